@@ -1,0 +1,72 @@
+# Every target sets up what it needs, so each one works first on a fresh clone; `make` alone lists them.
+#
+#   make test ARGS="tests/core -k order"           some tests only
+#   make test PYTHON=python3.13 VENV=.venv-3.13    with another Python, beside the first one
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format types docs examples bench coverage clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+setup: $(STAMP) ## make the virtual environment and install everything into it
+
+# pip older than 25.1 knows no dependency groups. The stamp comes last, so that a set-up cut short is done again.
+$(STAMP): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found; install Python 3.11 or newer, or say which: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "make: asyncdispatch needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) -V 2>&1); say which to use: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "make: $(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	@echo "Setting up $(VENV) (once; about a minute)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[kubernetes,testing,cli]' --group dev
+	@touch $(STAMP)
+
+demo: $(STAMP) ## place 1,000 Pods through the dispatcher, over HTTP
+	@$(BIN)/python -m asyncdispatch demo $(ARGS)
+
+test: $(STAMP) ## run the tests on two processes; ARGS picks some
+	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+coverage: $(STAMP) ## run the tests and show which lines they miss
+	@$(BIN)/python -m coverage run -m pytest $(ARGS)
+	@$(BIN)/python -m coverage report
+
+lint: $(STAMP) ## check style and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: $(STAMP) ## repair style and format
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+types: $(STAMP) ## check types with mypy and pyright
+	@$(BIN)/mypy
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+docs: $(STAMP) ## build the documentation; a warning is an error
+	@$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+examples: $(STAMP) ## run each program in examples/
+	@set -e; for program in examples/*.py; do \
+		[ -e "$$program" ] || { echo "no examples yet"; break; }; \
+		echo "== $$program"; $(BIN)/python "$$program"; \
+	done
+
+bench: $(STAMP) ## measure ratios against peers
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+clean: ## remove what the other targets made
+	@rm -rf .venv .venv-* build dist docs/_build htmlcov .coverage .coverage.* \
+		.hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,1 @@
+"""Asynchronous API calls for Kubernetes schedulers, scheduler plugins and controllers."""
