@@ -55,7 +55,7 @@ types: $(STAMP) ## check types with mypy and pyright
 	@PYRIGHT_PYTHON_GLOBAL_NODE=off PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
 
 docs: $(STAMP) ## build the documentation; a warning is an error
-	@$(BIN)/sphinx-build --fail-on-warning --keep-going -q -b html docs docs/_build/html
+	@$(BIN)/sphinx-build --fresh-env --fail-on-warning --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
 examples: $(STAMP) ## run each program in examples/
