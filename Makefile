@@ -20,9 +20,10 @@ setup: $(STAMP) ## make the virtual environment and install everything into it
 
 # pip older than 25.1 knows no dependency groups. The stamp comes last, so that a set-up cut short is done again.
 $(STAMP): pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found; install Python 3.11 or newer, or say which: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c '' 2>/dev/null || { \
+		echo "make: $(PYTHON) does not run; install Python 3.11 or newer, or say which: make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-		echo "make: asyncdispatch needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) -V 2>&1); say which to use: make PYTHON=python3.12"; exit 1; }
+		echo "make: asyncdispatch needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) -V 2>&1); say which: make PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "make: $(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 	@echo "Setting up $(VENV) (once; about a minute)"

@@ -15,9 +15,9 @@ html_title = f"asyncdispatch {version}"
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
-# Pages are written for people, the reference is drawn from docstrings in the order of the source.
+# Pages are written for people; the reference is drawn from docstrings, in the order of the source.
 autodoc_member_order = "bysource"
-autodoc_typehints = "description"
-autodoc_typehints_description_target = "documented"
-autodoc_class_signature = "separated"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+maximum_signature_line_length = 100
 default_role = "code"
