@@ -1,0 +1,91 @@
+"""The seven ways in which an accepted call can end. Exactly one of them is told to its caller (law L1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, final
+
+from asyncdispatch.calls import Verdict
+
+__all__ = ["Cancelled", "Expired", "Failed", "Outcome", "Overwritten", "Shed", "Skipped", "Succeeded"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending(Generic[T]):
+    """What every outcome tells.
+
+    `attempts` counts entries into `execute`; `queued_seconds` is the time spent waiting, `elapsed_seconds` the time
+    from acceptance to the end. `ambiguous` is True if a request was sent that may have been applied and nothing has
+    settled it since (law L10). `late_success` is the value of a success that came too late to be the outcome (law L11).
+    `cause` is the last error that an attempt met, if any.
+    """
+
+    attempts: int = 0
+    queued_seconds: float = 0.0
+    elapsed_seconds: float = 0.0
+    ambiguous: bool = False
+    late_success: T | None = None
+    cause: BaseException | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Succeeded(Ending[T]):
+    """The call was done; a no-op has the value None and no attempts."""
+
+    value: T
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Failed(Ending[T]):
+    """The call was refused for good, or its attempts were used up. `verdict` says how `error` was classified."""
+
+    error: BaseException
+    verdict: Verdict
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Skipped(Ending[T]):
+    """The call with ticket `by`, accepted before this one and superseding it, has succeeded."""
+
+    by: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Overwritten(Ending[T]):
+    """The call with ticket `by`, accepted after this one, has merged it or has succeeded and supersedes it."""
+
+    by: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Expired(Ending[T]):
+    """Its time ran out while it was queued, delayed, line, requirements, backoff, held or in_flight (`where`)."""
+
+    where: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Cancelled(Ending[T]):
+    """Its caller, context, object, flow or dispatcher ended it, for `reason`."""
+
+    reason: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Shed(Ending[T]):
+    """It was dropped while it waited, to make room; `reason` names the call that took the room."""
+
+    reason: str
+
+
+Outcome = Succeeded[T] | Failed[T] | Skipped[T] | Overwritten[T] | Expired[T] | Cancelled[T] | Shed[T]
+AnyOutcome = Outcome[Any]
