@@ -1,0 +1,251 @@
+"""Connections: reads requests, lets the faults have their say, sends answers, keeps the audit list."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from asyncdispatch.testing.apiserver.api import API, BODY_LIMIT, Request, Result, status_answer
+from asyncdispatch.testing.apiserver.audit import AuditRecord
+from asyncdispatch.testing.apiserver.faults import Answer, Ending, FaultControls, Plan, Seconds, draw
+from asyncdispatch.testing.apiserver.kinds import child
+from asyncdispatch.testing.apiserver.routing import route
+from asyncdispatch.testing.apiserver.status import StatusError, body_too_large
+from asyncdispatch.testing.apiserver.watch import WatchStream
+
+log = logging.getLogger(__name__)
+
+
+class Connection(web.RequestHandler):
+    """A connection that tells when it is lost."""
+
+    lost: Callable[[], None] | None = None
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        if self.lost is not None:
+            self.lost()
+
+
+class Handler:
+    """What every connection's requests go through. One per server."""
+
+    def __init__(
+        self,
+        api: API,
+        faults: FaultControls,
+        audit: list[AuditRecord],
+        *,
+        latency: Seconds,
+        seed: int,
+        time: Callable[[], float],
+    ) -> None:
+        self.latency = latency
+        self._api = api
+        self._faults = faults
+        self._audit = audit
+        self._time = time
+        self._random = random.Random(f"latency {seed}")
+        self._watches: set[WatchStream] = set()
+
+    def close_watches(self) -> None:
+        """End all watches."""
+        for stream in tuple(self._watches):
+            stream.close()
+
+    async def handle(self, http: web.BaseRequest) -> web.StreamResponse:
+        """One request, from its arrival to its answer."""
+        try:
+            raw = await http.read()
+        except (web.HTTPRequestEntityTooLarge, HttpProcessingError):
+            return _response(status_answer(body_too_large(BODY_LIMIT)))
+        request = self._decode(http, raw)
+        entry = _Entry(self._audit, _arrival(len(self._audit) + 1, http, request, self._time()))
+        plan = self._faults._plan(entry.record) or Plan()
+        travel = draw(self.latency, self._random) / 2
+        await _sleep(travel + plan.before)
+        result = await self._carry_out(request, entry, plan)
+        entry.landed(result, self._time())
+        if result is not None and result.watch is not None and plan.ending is None:
+            return await self._stream(http, result.watch, entry)
+        await _sleep(travel + plan.after)
+        return self._finish(http, entry, plan, result)
+
+    def _decode(self, http: web.BaseRequest, raw: bytes) -> Request:
+        body, fault = _parsed(raw)
+        content_type = http.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        target = self._api.locate(http.path)
+        agent = http.headers.get("User-Agent", "")
+        query = dict(http.query)
+        return Request(http.method, http.path, query, content_type, body, fault, len(raw), agent, target)
+
+    async def _carry_out(self, request: Request, entry: _Entry, plan: Plan) -> Result | None:
+        """What the API makes of the request; None if a fault ends it before that."""
+        for hook in plan.hooks:
+            waiting = hook(entry.record)
+            if waiting is not None:
+                await waiting
+        if plan.ending is not None and not plan.ending.applied:
+            return None
+        try:
+            return self._api.handle(request)
+        except Exception:
+            log.exception("the embedded API server failed on %s %s", request.method, request.path)
+            return Result(status_answer(StatusError(500, "an error of the embedded server", reason="InternalError")))
+
+    def _finish(self, http: web.BaseRequest, entry: _Entry, plan: Plan, result: Result | None) -> web.StreamResponse:
+        """Answer, or close the connection; and say so in the audit list."""
+        ending = plan.ending
+        transport = http.transport
+        if ending is not None and ending.answer is None:
+            _cut(transport, ending)
+            entry.ended(self._time(), None, answered=False, fault=ending.name)
+            return web.Response()  # goes nowhere: the connection is closed
+        answer = ending.answer if ending is not None else None
+        if answer is None:
+            assert result is not None
+            answer = result.answer
+        name = ending.name if ending is not None else plan.names[0] if plan.names else None
+        reached = transport is not None and not transport.is_closing()
+        entry.ended(self._time(), answer.code, answered=reached, fault=name)
+        response = _response(answer)
+        if entry.record.audit_id is not None:
+            response.headers["Audit-ID"] = entry.record.audit_id
+        return response
+
+    async def _stream(self, http: web.BaseRequest, stream: WatchStream, entry: _Entry) -> web.StreamResponse:
+        """Send a watch until it ends or the client goes."""
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        response.enable_chunked_encoding()
+        self._watches.add(stream)
+        # A watch without events would not notice otherwise that its client has gone.
+        connection = http.protocol
+        if isinstance(connection, Connection):
+            connection.lost = stream.close
+        entry.ended(self._time(), 200, answered=True, fault=None)
+        try:
+            await response.prepare(http)
+            async for lines in stream.lines():
+                await response.write(lines)
+            await response.write_eof()
+        except ConnectionResetError:
+            pass  # the client left
+        finally:
+            if isinstance(connection, Connection):
+                connection.lost = None
+            self._watches.discard(stream)
+            entry.record = replace(entry.record, finished=self._time())
+        return response
+
+
+class _Entry:
+    """The place of one request in the audit list."""
+
+    def __init__(self, audit: list[AuditRecord], record: AuditRecord) -> None:
+        self._audit = audit
+        self._record = record
+        audit.append(record)
+
+    @property
+    def record(self) -> AuditRecord:
+        return self._record
+
+    @record.setter
+    def record(self, record: AuditRecord) -> None:
+        # The list may have been cleared since; its numbers are then no places any more.
+        index = self._record.number - 1
+        if index < len(self._audit) and self._audit[index] is self._record:
+            self._audit[index] = record
+        self._record = record
+
+    def landed(self, result: Result | None, now: float) -> None:
+        """Note what was written, as soon as it is."""
+        written = result.written if result is not None else None
+        if written is None or not written.applied or written.stored is None:
+            return
+        stored = written.stored
+        self.record = replace(
+            self._record,
+            applied=True,
+            applied_at=now,
+            resource_version=str(stored.version),
+            uid=stored.uid,
+            name=stored.key[1] if self._record.verb != "deletecollection" else "",
+        )
+
+    def ended(self, now: float, status: int | None, *, answered: bool, fault: str | None) -> None:
+        self.record = replace(self._record, status=status, answered=answered, fault=fault, finished=now)
+
+
+def _arrival(number: int, http: web.BaseRequest, request: Request, now: float) -> AuditRecord:
+    target = request.target
+    verb = name = ""
+    if target is not None:
+        try:
+            verb = route(request.method, target, request.query).verb
+        except StatusError:
+            verb = ""
+        name = target.name
+        if not name and isinstance(request.body, dict):
+            name = str(child(request.body, "metadata", "name") or "")
+    return AuditRecord(
+        number=number,
+        method=request.method,
+        path=request.path,
+        query=request.query,
+        audit_id=http.headers.get("Audit-ID"),
+        user_agent=request.agent,
+        content_type=request.content_type,
+        body=request.body,
+        verb=verb,
+        api_version=target.resource.api_version if target else "",
+        kind=target.resource.kind if target else "",
+        namespace=target.namespace if target else "",
+        name=name,
+        subresource=target.subresource if target else "",
+        dry_run=request.query.get("dryRun") == "All",
+        time=now,
+    )
+
+
+def _parsed(raw: bytes) -> tuple[Any, str | None]:
+    """The JSON value in `raw`; or its text and what is wrong with it."""
+    if not raw:
+        return None, None
+    try:
+        return json.loads(raw), None
+    except ValueError as error:
+        return raw.decode(errors="replace"), str(error)
+
+
+def _response(answer: Answer) -> web.Response:
+    headers = {"Content-Type": answer.content_type, **answer.headers}
+    return web.Response(status=answer.code, body=answer.body, headers=headers)
+
+
+async def _sleep(seconds: float) -> None:
+    if seconds > 0:
+        await asyncio.sleep(seconds)
+
+
+def _cut(transport: asyncio.Transport | None, ending: Ending) -> None:
+    """Close a connection without an answer; a reset discards what is in its buffers."""
+    if transport is None:
+        return
+    if not ending.reset:
+        transport.close()
+        return
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()

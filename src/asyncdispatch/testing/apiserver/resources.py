@@ -1,0 +1,192 @@
+"""Which resources the server serves: one table, open for more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from asyncdispatch.testing.apiserver.kinds import (
+    Behaviour,
+    CustomBehaviour,
+    NamespaceBehaviour,
+    PhaseBehaviour,
+    PodBehaviour,
+)
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Resource:
+    """One resource, as the API server describes it. Compared by identity; a registry never holds two of a kind."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    namespaced: bool = True
+    status: bool = False
+    """It has a `/status` subresource, and its main resource ignores changes of the status."""
+    custom: bool = False
+    """Defined by a CustomResourceDefinition: no strategic merge patch, items of lists keep apiVersion and kind."""
+    generation: bool = False
+    """metadata.generation counts changes of what is neither metadata nor status."""
+    status_on_create: bool = False
+    """A status given at creation is kept."""
+    unconditional_update: bool = True
+    """A PUT without a resourceVersion overwrites."""
+    create_on_update: bool = False
+    """A PUT on a name that is not there creates."""
+    returns_deleted: bool = False
+    """An immediate DELETE answers with the object, not with a Status."""
+    selectable: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    """Field selectors besides metadata.name and metadata.namespace, and where their values are."""
+    behaviour: Behaviour = Behaviour()
+    subresources: tuple[str, ...] = ()
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def base(self) -> str:
+        """The path of the resource's group and version."""
+        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+
+    def path(self, namespace: str | None, name: str | None = None) -> str:
+        """The path of an object, or of a collection."""
+        scope = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        return f"{self.base}{scope}/{self.plural}" + (f"/{name}" if name else "")
+
+    def __repr__(self) -> str:
+        return f"<Resource {self.api_version} {self.kind}>"
+
+
+_POD_FIELDS: Mapping[str, Path] = {
+    "spec.nodeName": ("spec", "nodeName"),
+    "spec.restartPolicy": ("spec", "restartPolicy"),
+    "spec.schedulerName": ("spec", "schedulerName"),
+    "spec.serviceAccountName": ("spec", "serviceAccountName"),
+    "spec.hostNetwork": ("spec", "hostNetwork"),
+    "status.phase": ("status", "phase"),
+    "status.podIP": ("status", "podIP"),
+    "status.nominatedNodeName": ("status", "nominatedNodeName"),
+}
+_EVENT_FIELDS: Mapping[str, Path] = {
+    **{
+        f"involvedObject.{part}": ("involvedObject", part)
+        for part in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+    },
+    "reason": ("reason",),
+    "reportingComponent": ("reportingComponent",),
+    "source": ("source", "component"),
+    "type": ("type",),
+}
+
+
+def builtin() -> tuple[Resource, ...]:
+    """The resources that every server has."""
+    pending = PhaseBehaviour()
+    return (
+        Resource(
+            *("", "v1", "Pod", "pods"),
+            status=True,
+            generation=True,
+            returns_deleted=True,
+            selectable=_POD_FIELDS,
+            behaviour=PodBehaviour(),
+            subresources=("binding",),
+        ),
+        Resource(
+            *("", "v1", "Node", "nodes"),
+            namespaced=False,
+            status=True,
+            status_on_create=True,
+            selectable={"spec.unschedulable": ("spec", "unschedulable")},
+        ),
+        Resource(
+            *("", "v1", "Namespace", "namespaces"),
+            namespaced=False,
+            status=True,
+            selectable={"status.phase": ("status", "phase")},
+            behaviour=NamespaceBehaviour(),
+        ),
+        Resource("", "v1", "Event", "events", create_on_update=True, selectable=_EVENT_FIELDS),
+        Resource("", "v1", "ConfigMap", "configmaps"),
+        Resource("", "v1", "Secret", "secrets", selectable={"type": ("type",)}),
+        Resource("", "v1", "Service", "services", status=True, status_on_create=True, returns_deleted=True),
+        Resource("", "v1", "ServiceAccount", "serviceaccounts", returns_deleted=True),
+        Resource(
+            *("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
+            status=True,
+            returns_deleted=True,
+            behaviour=pending,
+        ),
+        Resource(*("coordination.k8s.io", "v1", "Lease", "leases"), create_on_update=True, unconditional_update=False),
+        Resource("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False, generation=True),
+        Resource("batch", "v1", "Job", "jobs", status=True, generation=True),
+        Resource("apps", "v1", "Deployment", "deployments", status=True, generation=True),
+        Resource("events.k8s.io", "v1", "Event", "events", create_on_update=True),
+    )
+
+
+class Registry:
+    """The resources served, found by path or by kind."""
+
+    def __init__(self) -> None:
+        self._by_path: dict[tuple[str, str, str], Resource] = {}
+        self._by_kind: dict[str, list[Resource]] = {}
+        for resource in builtin():
+            self.add(resource)
+
+    def __iter__(self) -> Iterator[Resource]:
+        return iter(self._by_path.values())
+
+    def add(self, resource: Resource) -> None:
+        key = (resource.group, resource.version, resource.plural)
+        if key in self._by_path:
+            raise ValueError(
+                f"plural: {resource.plural!r} of {resource.api_version!r} is already served; register it once"
+            )
+        self._by_path[key] = resource
+        self._by_kind.setdefault(resource.kind, []).append(resource)
+
+    def at(self, group: str, version: str, plural: str) -> Resource | None:
+        return self._by_path.get((group, version, plural))
+
+    def named(self, kind: str, api_version: str | None = None) -> Resource:
+        """The resource of a kind (`Pod`, or `Job.batch` where two groups share a kind).
+
+        Raises ValueError for a kind that the server has not been told of.
+        """
+        short, _, group = kind.partition(".")
+        found = self._by_kind.get(short, [])
+        if group:
+            found = [resource for resource in found if resource.group == group]
+        if api_version is not None:
+            found = [resource for resource in found if resource.api_version == api_version]
+        if not found:
+            where = f" of {api_version}" if api_version else ""
+            raise ValueError(f"kind: {kind!r}{where} is not served; call server.register(api_version, kind, plural)")
+        return found[0]  # the core group comes first in the table
+
+
+def custom(api_version: str, kind: str, plural: str, *, namespaced: bool, status_subresource: bool) -> Resource:
+    """A resource as a CustomResourceDefinition would add it; ValueError says which argument is wrong."""
+    group, slash, version = api_version.rpartition("/")
+    if not version or bool(slash) != bool(group):
+        raise ValueError(f"api_version: {api_version!r} is not 'group/version'; give e.g. 'example.com/v1'")
+    if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", kind):
+        raise ValueError(f"kind: {kind!r} is not CamelCase; give e.g. 'Widget'")
+    if not re.fullmatch(r"[a-z][a-z0-9]*", plural):
+        raise ValueError(f"plural: {plural!r} is not lower case; give e.g. 'widgets'")
+    return Resource(
+        *(group, version, kind, plural),
+        namespaced=namespaced,
+        status=status_subresource,
+        custom=True,
+        generation=True,
+        unconditional_update=False,
+        behaviour=CustomBehaviour(),
+    )

@@ -1,0 +1,188 @@
+"""Watches: a stream of changes from a version on, as lines of JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from asyncdispatch.testing.apiserver.reading import Reader
+from asyncdispatch.testing.apiserver.resources import Resource
+from asyncdispatch.testing.apiserver.selectors import Predicate, selection
+from asyncdispatch.testing.apiserver.status import Cause, StatusError, bad_request, expired, invalid
+from asyncdispatch.testing.apiserver.store import Change, Stored, dumps
+
+
+@dataclass(slots=True)
+class WatchSettings:
+    """How the server serves watches."""
+
+    lag: float = 0.0
+    """Seconds between a write and its event."""
+    bookmark_interval: float = 60.0
+    gone: str = "event"
+    """How a version that is too old is answered: an ERROR "event" within a 200, or the HTTP "status" 410."""
+    watch_list: bool = False
+    """Whether sendInitialEvents is served; refused with 422 if not."""
+
+
+class WatchStream:
+    """One watch. `lines()` yields what to send, in batches, until the watch ends."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        resource: Resource,
+        namespace: str,
+        query: Mapping[str, str],
+        settings: WatchSettings,
+        time: Callable[[], float],
+    ) -> None:
+        self._resource = resource
+        self._namespace = namespace
+        self._settings = settings
+        self._time = time
+        self._reader = reader
+        self._table = reader.store.table(resource)
+        self._wake = asyncio.Event()
+        self._closed = False
+        self._bookmarks = query.get("allowWatchBookmarks") in ("true", "1")
+        self._end = _end(query, time)
+        self._next_bookmark = time() + settings.bookmark_interval
+        self._predicate: Predicate | None = selection(
+            resource, query.get("labelSelector", ""), query.get("fieldSelector", "")
+        )
+        self._first = self._begin(query)
+
+    def close(self) -> None:
+        """End the stream, as a server that shuts down does."""
+        self._closed = True
+        self._wake.set()
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """The stream; ends at its time-out, when closed, after an error, or when it fell behind the window."""
+        # Listening begins here, where the end is sure to be reached; the position was fixed before.
+        self._table.listeners.add(self._wake.set)
+        try:
+            if self._first:
+                yield b"".join(self._first)
+            while not self._closed and self._position >= self._table.first:
+                self._wake.clear()
+                batch = self._due()
+                if batch:
+                    yield b"".join(batch)
+                elif self._time() >= self._end:
+                    break
+                else:
+                    await self._pause()
+        finally:
+            self._table.listeners.discard(self._wake.set)
+
+    def _begin(self, query: Mapping[str, str]) -> list[bytes]:
+        """Set the position and return the first lines; StatusError for what can't be served."""
+        version = self._reader.check_version(query.get("resourceVersion", ""))
+        table, current = self._table, self._reader.store.version
+        self._position = table.first + len(table.changes)
+        if query.get("sendInitialEvents", "false") in ("true", "1"):
+            self._check_watch_list(query)
+            return [*self._existing(query), self._bookmark(current, initial=True)]
+        if query.get("resourceVersionMatch"):
+            raise bad_request("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
+        if not version:
+            return self._existing(query)
+        if version >= table.compacted:
+            self._position = table.position(version)
+            return []
+        error = expired(f"too old resource version: {version} ({current})")
+        if self._settings.gone == "status":
+            raise error
+        self._closed = True
+        return [_line("ERROR", dumps(error.status))]
+
+    def _check_watch_list(self, query: Mapping[str, str]) -> None:
+        if not self._settings.watch_list:
+            why = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
+            raise _options_refused(Cause.forbidden("sendInitialEvents", why))
+        if query.get("resourceVersionMatch") != "NotOlderThan":
+            why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+            raise _options_refused(Cause.forbidden("resourceVersionMatch", why))
+
+    def _existing(self, query: Mapping[str, str]) -> list[bytes]:
+        found = self._reader.matching(self._resource, self._namespace, query)
+        return [_line("ADDED", stored.json()) for stored in found]
+
+    def _due(self) -> list[bytes]:
+        """The lines whose time has come."""
+        table, now = self._table, self._time()
+        batch: list[bytes] = []
+        for change in table.changes[self._position - table.first :]:
+            if change.time + self._settings.lag > now:
+                break
+            self._position += 1
+            line = self._event(change)
+            if line is not None:
+                batch.append(line)
+        caught_up = self._position == table.first + len(table.changes)
+        if self._bookmarks and caught_up and now >= min(self._next_bookmark, self._end):
+            batch.append(self._bookmark(self._reader.store.version))
+            self._next_bookmark = now + self._settings.bookmark_interval
+            # The last bookmark of a stream is followed by its end.
+            self._closed = self._closed or now >= self._end
+        return batch
+
+    async def _pause(self) -> None:
+        """Until something is written, or the next line is due by the clock."""
+        until = min(self._end, self._next_bookmark) if self._bookmarks else self._end
+        table = self._table
+        if self._position < table.first + len(table.changes):
+            until = min(until, table.changes[self._position - table.first].time + self._settings.lag)
+        left = until - self._time()
+        try:
+            async with asyncio.timeout(None if left == float("inf") else max(left, 0)):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    def _event(self, change: Change) -> bytes | None:
+        """The line for a change, as seen through the selectors."""
+        if self._namespace and change.after.key[0] != self._namespace:
+            return None
+        was = change.before is not None and self._selects(change.before)
+        if not change.deleted and self._selects(change.after):
+            return _line("MODIFIED" if was else "ADDED", change.after.json())
+        if not was or change.before is None:
+            return None
+        if change.deleted:
+            return _line("DELETED", change.after.json())
+        # It left the selection: its last state within, under the version of the change.
+        metadata = {**change.before.obj["metadata"], "resourceVersion": str(change.version)}
+        return _line("DELETED", dumps({**change.before.obj, "metadata": metadata}))
+
+    def _selects(self, stored: Stored) -> bool:
+        return self._predicate is None or self._predicate(stored.obj)
+
+    def _bookmark(self, version: int, *, initial: bool = False) -> bytes:
+        metadata: dict[str, Any] = {"resourceVersion": str(version), "creationTimestamp": None}
+        if initial:
+            metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
+        resource = self._resource
+        obj = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata}
+        return _line("BOOKMARK", dumps(obj))
+
+
+def _line(kind: str, obj: bytes) -> bytes:
+    return b'{"type":"' + kind.encode() + b'","object":' + obj + b"}\n"
+
+
+def _end(query: Mapping[str, str], time: Callable[[], float]) -> float:
+    text = query.get("timeoutSeconds", "")
+    if not text:
+        return float("inf")
+    if not text.isdigit():
+        raise bad_request(f'timeoutSeconds: Invalid value: "{text}": must be a non-negative integer')
+    return time() + int(text) if int(text) else float("inf")
+
+
+def _options_refused(cause: Cause) -> StatusError:
+    return invalid("meta.k8s.io", "ListOptions", "", [cause])
