@@ -11,7 +11,6 @@ import random
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from asyncdispatch.testing.apiserver.audit import AuditRecord
 from asyncdispatch.testing.apiserver.status import REASONS, Json, default_message, failure
@@ -318,7 +317,7 @@ def _ending(ending: Ending) -> Callable[[AuditRecord, Plan], bool]:
 
 def _failed_answer(
     status: int,
-    retry_after: float | str | None,
+    retry_after: int | float | str | None,
     body: object,
     reason: str | None,
     message: str | None,
@@ -331,21 +330,21 @@ def _failed_answer(
         raise ValueError(f"retry_after: {retry_after!r} is no time; give seconds of at least 0, or an HTTP date")
     if retry_after is not None:
         sent["Retry-After"] = f"{retry_after:g}" if isinstance(retry_after, (int, float)) else retry_after
-    given = body
-    if isinstance(given, str):
-        return Answer(status, given.encode(), content_type or TEXT, sent)
-    if given is not None and not isinstance(given, dict):
-        raise ValueError(f"body: a {type(given).__name__} is no body; give a dict, a str, or None for a Status")
-    if given is None:
-        if isinstance(retry_after, int):
-            details = {**(details or {}), "retryAfterSeconds": retry_after}
-        given = failure(
-            status,
-            default_message(status) if message is None else message,
-            reason=REASONS.get(status, "") if reason is None else reason,
-            details=details,
-        )
-    return Answer(status, dumps(given), content_type or JSON, sent)
+    if isinstance(body, str):
+        return Answer(status, body.encode(), content_type or TEXT, sent)
+    if isinstance(body, dict):
+        return Answer(status, dumps(body), content_type or JSON, sent)
+    if body is not None:
+        raise ValueError(f"body: a {type(body).__name__} is no body; give a dict, a str, or None for a Status")
+    if isinstance(retry_after, int):
+        details = {**(details or {}), "retryAfterSeconds": retry_after}
+    said = failure(
+        status,
+        default_message(status) if message is None else message,
+        reason=REASONS.get(status, "") if reason is None else reason,
+        details=details,
+    )
+    return Answer(status, dumps(said), content_type or JSON, sent)
 
 
 @dataclass(slots=True)

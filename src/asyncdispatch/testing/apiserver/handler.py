@@ -71,6 +71,15 @@ class Handler:
             return _response(status_answer(body_too_large(BODY_LIMIT)))
         request = self._decode(http, raw)
         entry = _Entry(self._audit, _arrival(len(self._audit) + 1, http, request, self._time()))
+        try:
+            return await self._serve(http, request, entry)
+        except Exception:
+            # A hook, a predicate or a drawn delay of the test's, or a fault of this server: never the client's.
+            log.exception("the embedded API server failed on %s %s", request.method, request.path)
+            entry.ended(self._time(), 500, answered=True, fault=None)
+            return _response(status_answer(StatusError(500, "the embedded server failed", reason="InternalError")))
+
+    async def _serve(self, http: web.BaseRequest, request: Request, entry: _Entry) -> web.StreamResponse:
         plan = self._faults._plan(entry.record) or Plan()
         travel = draw(self.latency, self._random) / 2
         await _sleep(travel + plan.before)
@@ -97,11 +106,7 @@ class Handler:
                 await waiting
         if plan.ending is not None and not plan.ending.applied:
             return None
-        try:
-            return self._api.handle(request)
-        except Exception:
-            log.exception("the embedded API server failed on %s %s", request.method, request.path)
-            return Result(status_answer(StatusError(500, "an error of the embedded server", reason="InternalError")))
+        return self._api.handle(request)
 
     def _finish(self, http: web.BaseRequest, entry: _Entry, plan: Plan, result: Result | None) -> web.StreamResponse:
         """Answer, or close the connection; and say so in the audit list."""

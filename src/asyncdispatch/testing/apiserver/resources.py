@@ -174,8 +174,8 @@ class Registry:
 
 def custom(api_version: str, kind: str, plural: str, *, namespaced: bool, status_subresource: bool) -> Resource:
     """A resource as a CustomResourceDefinition would add it; ValueError says which argument is wrong."""
-    group, slash, version = api_version.rpartition("/")
-    if not version or bool(slash) != bool(group):
+    group, _, version = api_version.rpartition("/")
+    if not (group and version) or "/" in group:
         raise ValueError(f"api_version: {api_version!r} is not 'group/version'; give e.g. 'example.com/v1'")
     if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", kind):
         raise ValueError(f"kind: {kind!r} is not CamelCase; give e.g. 'Widget'")
