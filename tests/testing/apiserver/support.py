@@ -77,7 +77,7 @@ class Http:
         *,
         content_type: str | None = None,
         headers: Mapping[str, str] | None = None,
-        **query: str,
+        query: Mapping[str, str] | None = None,
     ) -> Reply:
         sent = dict(headers or {})
         data = None
@@ -90,22 +90,22 @@ class Http:
             return Reply(response.status, response.headers, await response.text())
 
     async def get(self, path: str, **query: str) -> Reply:
-        return await self("GET", path, **query)
+        return await self("GET", path, query=query)
 
     async def post(self, path: str, body: Any, **query: str) -> Reply:
-        return await self("POST", path, body, **query)
+        return await self("POST", path, body, query=query)
 
     async def put(self, path: str, body: Any, **query: str) -> Reply:
-        return await self("PUT", path, body, **query)
+        return await self("PUT", path, body, query=query)
 
     async def patch(self, path: str, body: Any, content_type: str = MERGE, **query: str) -> Reply:
-        return await self("PATCH", path, body, content_type=content_type, **query)
+        return await self("PATCH", path, body, content_type=content_type, query=query)
 
     async def delete(self, path: str, body: Any = None, **query: str) -> Reply:
-        return await self("DELETE", path, body, **query)
+        return await self("DELETE", path, body, query=query)
 
     async def bind(self, body: Any, path: str = POD, **query: str) -> Reply:
-        return await self("POST", f"{path}/binding", body, **query)
+        return await self("POST", f"{path}/binding", body, query=query)
 
     @asynccontextmanager
     async def watch(self, path: str, **query: str) -> AsyncIterator["Events"]:

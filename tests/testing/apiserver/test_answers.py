@@ -121,7 +121,7 @@ def binding_it(body: Any) -> Ask:
 
 def asking(method: str, path: str, body: Any = None, **query: str) -> Ask:
     async def ask(s: EmbeddedAPIServer, h: Http) -> Reply:
-        return await h(method, path, body, **query)
+        return await h(method, path, body, query=query)
 
     return ask
 
@@ -164,6 +164,7 @@ async def finalizer_on_dying(s: EmbeddedAPIServer, h: Http) -> Reply:
     return await h.patch(POD, {"metadata": {"finalizers": ["example.com/late"]}})
 
 
+BAD, FORBIDDEN = "FieldValueInvalid", "FieldValueForbidden"
 ABOUT_POD = {"kind": "pods", "name": "web"}
 ROWS = [
     Row("stale version in a PUT", stale_put, 409, "Conflict", "object has been modified", details=ABOUT_POD),
@@ -275,10 +276,20 @@ ROWS = [
     Row("label that is no string", creating({"metadata": {"name": "a", "labels": {"a": 1}}}), 400, "BadRequest"),
     Row("annotation made a number", patching({"metadata": {"annotations": {"a": 1}}}), 422, "Invalid"),
     Row("priority class that is not there", creating(pod(priorityClassName="x")), 403, "Forbidden", "PriorityClass"),
-    Row("spec.nodeName set by a patch", patching({"spec": {"nodeName": "n1"}}), 422, causes=[("spec", "FieldValueForbidden")]),
+    Row(
+        "spec.nodeName set by a patch",
+        patching({"spec": {"nodeName": "n1"}}),
+        422,
+        causes=[("spec", "FieldValueForbidden")],
+    ),
     Row("PUT under another name", misnamed_put, 400, "BadRequest", "does not match the name on the URL"),
-    Row("lease replaced without version", unversioned_lease, 422, causes=[("metadata.resourceVersion", "FieldValueInvalid")]),
-    Row("finalizer for a dying object", finalizer_on_dying, 422, causes=[("metadata.finalizers", "FieldValueForbidden")]),
+    Row(
+        "lease replaced without version",
+        unversioned_lease,
+        422,
+        causes=[("metadata.resourceVersion", "FieldValueInvalid")],
+    ),
+    Row("finalizer for a dying object", finalizer_on_dying, 422, causes=[("metadata.finalizers", FORBIDDEN)]),
     Row("custom object of 2 MB", creating(BIG, WIDGETS), 500, None, "etcdserver: request is too large"),
     Row("config map of 1.2 MB", creating(BIG_MAP, CONFIG_MAPS), 422, "Invalid", causes=[("", "FieldValueTooLong")]),
     Row("body of more than 3 MiB", creating(HUGE, CONFIG_MAPS), 413, "RequestEntityTooLarge"),
@@ -286,7 +297,13 @@ ROWS = [
     Row("unknown subresource", asking("GET", f"{POD}/nothing"), 404, "NotFound", "requested resource"),
     Row("method that is not served", asking("DELETE", "/api/v1/pods"), 405, "MethodNotAllowed"),
     Row("binding is only posted", asking("GET", f"{POD}/binding"), 405, "MethodNotAllowed"),
-    Row("unknown field selector", asking("GET", PODS, fieldSelector="spec.x=1"), 400, "BadRequest", "not supported: spec.x"),
+    Row(
+        "unknown field selector",
+        asking("GET", PODS, fieldSelector="spec.x=1"),
+        400,
+        "BadRequest",
+        "not supported: spec.x",
+    ),
     Row("bad label selector", asking("GET", PODS, labelSelector="a in b"), 400, "BadRequest"),
     Row("bad limit", asking("GET", PODS, limit="many"), 400, "BadRequest"),
     Row("bad continue token", asking("GET", PODS, limit="1", **{"continue": "?"}), 400, "BadRequest"),
@@ -324,7 +341,9 @@ async def test_failed_json_patch_has_no_causes(server: EmbeddedAPIServer, http: 
     assert failed.causes == []
 
 
-@pytest.mark.parametrize("path", ["/api/v1/namespaces/default/gadgets", "/apis/none.io/v1/gadgets", "/nothing", "/api/v1/x/y/z/a/b"])
+@pytest.mark.parametrize(
+    "path", ["/api/v1/namespaces/default/gadgets", "/apis/none.io/v1/gadgets", "/nothing", "/api/v1/x/y/z/a/b"]
+)
 async def test_a_path_that_is_not_served(path: str, http: Http) -> None:
     """It is answered in plain text, not by a Status."""
     reply = await http.get(path)

@@ -110,7 +110,7 @@ async def test_leases_and_events_and_classes(server: EmbeddedAPIServer) -> None:
 
 
 async def test_custom_objects(server: EmbeddedAPIServer) -> None:
-    custom = client.CustomObjectsApi(server.api_client())
+    custom: Any = client.CustomObjectsApi(server.api_client())
     where = ("example.com", "v1", "default", "widgets")
     body = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"size": 1}}
     await custom.create_namespaced_custom_object(*where, body)
@@ -148,9 +148,7 @@ async def test_watch_learns_that_its_version_is_too_old(server: EmbeddedAPIServe
     server.compact()
     async with watch.Watch() as stream:
         with pytest.raises(ApiException) as caught:
-            async for _ in stream.stream(
-                core.list_namespaced_pod, "default", resource_version="1", timeout_seconds=5
-            ):
+            async for _ in stream.stream(core.list_namespaced_pod, "default", resource_version="1", timeout_seconds=5):
                 pass
     assert caught.value.status == 410
 
@@ -159,9 +157,10 @@ async def test_errors_carry_headers_and_body(server: EmbeddedAPIServer, core: An
     server.fail(status=429, retry_after=7)
     with pytest.raises(ApiException) as caught:
         await core.list_node()
-    assert caught.value.status == 429
-    assert caught.value.headers["Retry-After"] == "7"
-    assert '"kind":"Status"' in caught.value.body
+    error: Any = caught.value
+    assert error.status == 429
+    assert error.headers["Retry-After"] == "7"
+    assert '"kind":"Status"' in error.body
 
 
 async def test_the_audit_id_of_a_client_is_kept(server: EmbeddedAPIServer) -> None:

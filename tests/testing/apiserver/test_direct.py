@@ -147,7 +147,7 @@ async def test_registered_resources(server: EmbeddedAPIServer, http: Http) -> No
 
 async def test_every_request_is_recorded(server: EmbeddedAPIServer, http: Http) -> None:
     headers = {"Audit-ID": "7-1", "User-Agent": "me/1"}
-    reply = await http("POST", PODS, pod(), headers=headers, fieldManager="me")
+    reply = await http("POST", PODS, pod(), headers=headers, query={"fieldManager": "me"})
     assert reply.headers["Audit-ID"] == "7-1"
     await http.get("/nothing")
     await http.post(PODS, "{")
@@ -214,7 +214,12 @@ async def test_admission_steps_can_be_added(server: EmbeddedAPIServer, http: Htt
     await http.patch(f"{POD}/status", {"status": {"message": "m"}})
     await http.bind(binding())
     assert (await http.delete(POD)).status == 422
-    assert seen == [("CREATE", "", "web"), ("UPDATE", "status", "web"), ("CREATE", "binding", "web"), ("DELETE", "", "web")]
+    assert seen == [
+        ("CREATE", "", "web"),
+        ("UPDATE", "status", "web"),
+        ("CREATE", "binding", "web"),
+        ("DELETE", "", "web"),
+    ]
 
 
 async def test_namespaces_can_be_made_on_the_way() -> None:

@@ -72,7 +72,11 @@ C = "conditions"
         pytest.param(
             {"spec": {"containers": [{"name": "a", "env": [{"name": "X", "value": "1"}]}]}},
             {"spec": {"containers": [{"name": "a", "env": [{"name": "Y", "value": "2"}]}]}},
-            {"spec": {"containers": [{"name": "a", "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]}]}},
+            {
+                "spec": {
+                    "containers": [{"name": "a", "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]}]
+                }
+            },
             id="lists in lists",
         ),
         pytest.param(
@@ -81,7 +85,7 @@ C = "conditions"
             {"spec": {"tolerations": [{"key": "b"}]}},
             id="a list without a key",
         ),
-        pytest.param({}, {"status": {C: [{"type": "A"}]}}, {"status": {C: [{"type": "A"}]}}, id="a list that was not there"),
+        pytest.param({}, {"status": {C: [{"type": "A"}]}}, {"status": {C: [{"type": "A"}]}}, id="a new list"),
     ],
 )
 def test_strategic(old: Any, patch: Any, new: Any) -> None:

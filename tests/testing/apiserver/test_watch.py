@@ -156,7 +156,9 @@ async def test_watch_list(small: Http) -> None:
     assert refused.causes == [("resourceVersionMatch", "FieldValueForbidden")]
 
 
-@pytest.mark.parametrize("query", [{"timeoutSeconds": "soon"}, {"resourceVersion": "x"}, {"resourceVersionMatch": "Exact"}])
+@pytest.mark.parametrize(
+    "query", [{"timeoutSeconds": "soon"}, {"resourceVersion": "x"}, {"resourceVersionMatch": "Exact"}]
+)
 async def test_a_query_that_makes_no_sense(query: dict[str, str], http: Http) -> None:
     assert (await http.get(PODS, watch="1", **query)).status == 400
 

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from asyncdispatch.testing.apiserver.query import count
 from asyncdispatch.testing.apiserver.resources import Resource
 from asyncdispatch.testing.apiserver.selectors import selection
 from asyncdispatch.testing.apiserver.status import bad_request, expired, not_found, version_too_large
@@ -46,7 +47,7 @@ class Reader:
         self._numbers = itertools.count(1)
 
     def get(self, target: Target, query: Mapping[str, str]) -> Stored:
-        self.check_version(query.get("resourceVersion", ""))
+        self.check_version(query)
         stored = self.store.get(target.resource, target.namespace, target.name)
         if stored is None:
             raise not_found(*target.about)
@@ -54,7 +55,7 @@ class Reader:
 
     def page(self, resource: Resource, namespace: str, query: Mapping[str, str]) -> Page:
         """A list, or the next part of one. 410 for a continue token whose list is forgotten."""
-        limit = _number(query, "limit")
+        limit = count(query, "limit")
         if token := query.get("continue", ""):
             return self._following(resource, namespace, query, token, limit)
         self._check_exact(resource, query)
@@ -69,13 +70,11 @@ class Reader:
         chosen = (stored for stored in found if predicate is None or predicate(stored.obj))
         return sorted(chosen, key=_by_key)
 
-    def check_version(self, text: str) -> int | None:
-        """A resourceVersion from a query: None if unset; 400 if it is no number, 504 if it is still to come."""
-        if not text:
+    def check_version(self, query: Mapping[str, str]) -> int | None:
+        """The resourceVersion asked for: None if unset; 400 if it is no number, 504 if it is still to come."""
+        if not query.get("resourceVersion"):
             return None
-        if not text.isdigit():
-            raise bad_request(f'resourceVersion: Invalid value: "{text}": must be a non-negative integer')
-        version = int(text)
+        version = count(query, "resourceVersion")
         if version > self.store.version:
             raise version_too_large(version, self.store.version)
         return version
@@ -95,7 +94,7 @@ class Reader:
         return head[:-1] + b',"items":[' + b",".join(stored.item() for stored in page.items) + b"]}"
 
     def _check_exact(self, resource: Resource, query: Mapping[str, str]) -> None:
-        version = self.check_version(query.get("resourceVersion", ""))
+        version = self.check_version(query)
         match = query.get("resourceVersionMatch", "")
         if match == "Exact" and version != self.store.version:
             raise expired(f"The resourceVersion for the provided list is too old: {version}")
@@ -132,13 +131,6 @@ class Reader:
 
 def _by_key(stored: Stored) -> Key:
     return stored.key
-
-
-def _number(query: Mapping[str, str], field: str) -> int:
-    text = query.get(field, "") or "0"
-    if not text.isdigit():
-        raise bad_request(f'{field}: Invalid value: "{text}": must be a non-negative integer')
-    return int(text)
 
 
 def _encode(number: int, name: str, start: int = 0) -> str:

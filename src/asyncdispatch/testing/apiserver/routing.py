@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from asyncdispatch.testing.apiserver.query import flag
 from asyncdispatch.testing.apiserver.resources import Registry, Resource
 from asyncdispatch.testing.apiserver.status import method_not_allowed, no_such_resource
 from asyncdispatch.testing.apiserver.writing import Target
@@ -68,6 +69,6 @@ def route(method: str, target: Target, query: Mapping[str, str]) -> Route:
     across = resource.namespaced and not target.namespace
     if verb is None or (across and verb != "list"):
         raise method_not_allowed()
-    if verb == "list" and query.get("watch") in ("true", "1"):
+    if verb == "list" and flag(query, "watch"):
         verb = "watch"
     return Route(verb, target)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from asyncdispatch.testing.apiserver.query import count, flag
 from asyncdispatch.testing.apiserver.reading import Reader
 from asyncdispatch.testing.apiserver.resources import Resource
 from asyncdispatch.testing.apiserver.selectors import Predicate, selection
@@ -47,7 +48,7 @@ class WatchStream:
         self._table = reader.store.table(resource)
         self._wake = asyncio.Event()
         self._closed = False
-        self._bookmarks = query.get("allowWatchBookmarks") in ("true", "1")
+        self._bookmarks = flag(query, "allowWatchBookmarks")
         self._end = _end(query, time)
         self._next_bookmark = time() + settings.bookmark_interval
         self._predicate: Predicate | None = selection(
@@ -81,10 +82,10 @@ class WatchStream:
 
     def _begin(self, query: Mapping[str, str]) -> list[bytes]:
         """Set the position and return the first lines; StatusError for what can't be served."""
-        version = self._reader.check_version(query.get("resourceVersion", ""))
+        version = self._reader.check_version(query)
         table, current = self._table, self._reader.store.version
         self._position = table.first + len(table.changes)
-        if query.get("sendInitialEvents", "false") in ("true", "1"):
+        if flag(query, "sendInitialEvents"):
             self._check_watch_list(query)
             return [*self._existing(query), self._bookmark(current, initial=True)]
         if query.get("resourceVersionMatch"):
@@ -176,12 +177,8 @@ def _line(kind: str, obj: bytes) -> bytes:
 
 
 def _end(query: Mapping[str, str], time: Callable[[], float]) -> float:
-    text = query.get("timeoutSeconds", "")
-    if not text:
-        return float("inf")
-    if not text.isdigit():
-        raise bad_request(f'timeoutSeconds: Invalid value: "{text}": must be a non-negative integer')
-    return time() + int(text) if int(text) else float("inf")
+    seconds = count(query, "timeoutSeconds")
+    return time() + seconds if seconds else float("inf")
 
 
 def _options_refused(cause: Cause) -> StatusError:
