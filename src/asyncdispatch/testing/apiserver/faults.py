@@ -71,7 +71,7 @@ class Fault:
         match: _Match,
         times: int | None,
         strike: Callable[[AuditRecord, Plan], bool],
-        faults: list[Fault],
+        faults: FaultList,
     ) -> None:
         self.name = name
         self.remaining = times
@@ -79,12 +79,12 @@ class Fault:
         self._match = match
         self._strike = strike
         self._faults = faults
-        faults.append(self)
+        faults.items.append(self)
 
     def remove(self) -> None:
         """No request that arrives from now on meets it. Removing twice is harmless."""
-        if self in self._faults:
-            self._faults.remove(self)
+        if self in self._faults.items:
+            self._faults.items.remove(self)
 
     def meet(self, record: AuditRecord, plan: Plan) -> None:
         """Add to the plan for a request, if it matches."""
@@ -100,6 +100,22 @@ class Fault:
     def __repr__(self) -> str:
         left = "until removed" if self.remaining is None else f"{self.remaining} left"
         return f"<Fault {self.name!r}: {self.hits} hits, {left}>"
+
+
+class FaultList:
+    """The faults that are set up, in the order in which they are asked."""
+
+    def __init__(self) -> None:
+        self.items: list[Fault] = []
+
+    def plan(self, record: AuditRecord) -> Plan | None:
+        """What the faults do to a request that arrives; None if nothing. Uses up one of each that it meets."""
+        if not self.items:
+            return None
+        plan = Plan()
+        for fault in tuple(self.items):
+            fault.meet(record, plan)
+        return plan if plan.names else None
 
 
 class _Match:
@@ -136,14 +152,14 @@ class FaultControls:
     """
 
     def __init__(self, *, seed: int, time: Callable[[], float]) -> None:
-        self._faults: list[Fault] = []
+        self._faults = FaultList()
         self._fault_random = random.Random(f"faults {seed}")
         self._fault_time = time
 
     @property
     def faults(self) -> tuple[Fault, ...]:
         """The faults that are set up now, in the order in which they are asked."""
-        return tuple(self._faults)
+        return tuple(self._faults.items)
 
     def fail(
         self,
@@ -281,15 +297,6 @@ class FaultControls:
         if times is not None and (isinstance(times, bool) or not isinstance(times, int) or times < 1):
             raise ValueError(f"times: {times!r} is no count; give an integer of at least 1, or None for no end")
         return Fault(name, match, times, strike, self._faults)
-
-    def _plan(self, record: AuditRecord) -> Plan | None:
-        """What the faults do to a request; None if nothing."""
-        if not self._faults:
-            return None
-        plan = Plan()
-        for fault in tuple(self._faults):
-            fault.meet(record, plan)
-        return plan if plan.names else None
 
 
 def check_seconds(field: str, seconds: Seconds) -> None:

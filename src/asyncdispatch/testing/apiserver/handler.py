@@ -17,7 +17,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from asyncdispatch.testing.apiserver.api import API, BODY_LIMIT, Request, Result, status_answer
 from asyncdispatch.testing.apiserver.audit import AuditRecord
-from asyncdispatch.testing.apiserver.faults import Answer, Ending, FaultControls, Plan, Seconds, draw
+from asyncdispatch.testing.apiserver.faults import Answer, Ending, FaultList, Plan, Seconds, draw
 from asyncdispatch.testing.apiserver.kinds import child
 from asyncdispatch.testing.apiserver.routing import route
 from asyncdispatch.testing.apiserver.status import StatusError, body_too_large
@@ -43,7 +43,7 @@ class Handler:
     def __init__(
         self,
         api: API,
-        faults: FaultControls,
+        faults: FaultList,
         audit: list[AuditRecord],
         *,
         latency: Seconds,
@@ -80,7 +80,7 @@ class Handler:
             return _response(status_answer(StatusError(500, "the embedded server failed", reason="InternalError")))
 
     async def _serve(self, http: web.BaseRequest, request: Request, entry: _Entry) -> web.StreamResponse:
-        plan = self._faults._plan(entry.record) or Plan()
+        plan = self._faults.plan(entry.record) or Plan()
         travel = draw(self.latency, self._random) / 2
         await _sleep(travel + plan.before)
         result = await self._carry_out(request, entry, plan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from asyncdispatch.testing.apiserver.kinds import (
     Behaviour,
@@ -48,6 +49,11 @@ class Resource:
     @property
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
+
+    @cached_property
+    def json_head(self) -> bytes:
+        """How the JSON text of an object begins."""
+        return f'{{"kind":"{self.kind}","apiVersion":"{self.api_version}",'.encode()
 
     @property
     def base(self) -> str:

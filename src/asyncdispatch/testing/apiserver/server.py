@@ -74,7 +74,7 @@ class EmbeddedAPIServer(DirectAccess, FaultControls):
         self._audit: list[AuditRecord] = []
         self._watch_settings = WatchSettings(watch_lag, bookmark_interval, watch_gone, watch_list)
         api = API(registry, reader, writer, self._watch_settings, self._now)
-        self._handler = Handler(api, self, self._audit, latency=latency, seed=seed, time=self._now)
+        self._handler = Handler(api, self._faults, self._audit, latency=latency, seed=seed, time=self._now)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listener: asyncio.Server | None = None
         self._web: web.Server | None = None

@@ -21,9 +21,12 @@ Key = tuple[str, str]
 """(namespace or "", name)"""
 
 
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
+
+
 def dumps(value: Any) -> bytes:
     """Compact JSON."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return _encode(value).encode()
 
 
 class Stored:
@@ -44,8 +47,7 @@ class Stored:
 
     def json(self) -> bytes:
         """The object as it is sent alone."""
-        head = dumps({"kind": self.resource.kind, "apiVersion": self.resource.api_version})
-        return head[:-1] + b"," + self._inner() + b"}"
+        return self.resource.json_head + self._inner() + b"}"
 
     def item(self) -> bytes:
         """The object as an item of a list: without apiVersion and kind, unless it is custom."""
