@@ -63,6 +63,14 @@ async def test_what_is_not_there(server: EmbeddedAPIServer) -> None:
         server.get(7)  # type: ignore[arg-type]
 
 
+async def test_generated_names_are_free_ones() -> None:
+    """Five random letters collide soon enough: a taken name is not given out again."""
+    server = EmbeddedAPIServer()
+    body = pod()
+    body["metadata"] = {"generateName": "p-"}
+    assert len({server.create(body)["metadata"]["name"] for _ in range(6000)}) == 6000
+
+
 async def test_the_view_of_objects(server: EmbeddedAPIServer) -> None:
     made = server.create(pod())
     key = ("Pod", "default", "web")
@@ -110,6 +118,16 @@ async def test_delete_and_finish(server: EmbeddedAPIServer) -> None:
     server.finish(dying)
     assert server.find(dying) is None
     server.put(pod(nodeName="n1"))
+    assert server.delete("Pod", "web", grace_period=0) is None
+
+
+async def test_a_scene_with_a_dying_pod(server: EmbeddedAPIServer, http: Http) -> None:
+    """It stays, also when its status is written, until somebody ends it."""
+    body = pod(nodeName="n1")
+    body["metadata"]["deletionTimestamp"] = "2030-01-01T00:00:00Z"
+    server.put(body)
+    assert (await http.patch(f"{POD}/status", {"status": {"phase": "Running"}})).status == 200
+    assert server.find("Pod", "web") is not None
     assert server.delete("Pod", "web", grace_period=0) is None
 
 

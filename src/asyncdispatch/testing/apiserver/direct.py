@@ -104,7 +104,7 @@ class DirectAccess:
         """Store `obj` as it is, with its status and without checks, over what has its name; the way to set a scene.
 
         uid, creationTimestamp and resourceVersion are the server's; an existing object keeps its uid. A namespace that
-        is missing is made.
+        is missing is made. An object with a deletionTimestamp stays until it is deleted with grace period 0.
         """
         target = self._target(obj)
         self._ensure_namespace(target.resource, target.namespace)
@@ -119,7 +119,8 @@ class DirectAccess:
         metadata = {**copy.deepcopy(given), **stamped}
         if target.resource.namespaced:
             metadata["namespace"] = target.namespace
-        return _copy(self._store.put(target.resource, {**copy.deepcopy(dict(obj)), **head, "metadata": metadata}))
+        new = _lingering({**copy.deepcopy(dict(obj)), **head, "metadata": metadata})
+        return _copy(self._store.put(target.resource, new))
 
     def create(self, obj: Mapping[str, Any]) -> Json:
         """As a POST would: defaults, admission and checks. StatusError if it is refused."""
@@ -156,7 +157,7 @@ class DirectAccess:
         at = self._target(target, name, namespace)
         old = self._existing(at)
         change = patches.strategic if strategic else patches.merge
-        new = change(old.obj, copy.deepcopy(dict(patch)))
+        new = _lingering(change(old.obj, copy.deepcopy(dict(patch))))
         return _copy(old if new == old.obj else self._store.put(at.resource, new))
 
     def delete(
@@ -241,6 +242,14 @@ class DirectAccess:
 
 def _namespace(resource: Resource, given: str | None) -> str:
     return (given or "default") if resource.namespaced else ""
+
+
+def _lingering(obj: Json) -> Json:
+    """`obj` such that, if it is dying, it does not end with the next write to it."""
+    metadata = obj["metadata"]
+    if "deletionTimestamp" not in metadata or "deletionGracePeriodSeconds" in metadata:
+        return obj
+    return {**obj, "metadata": {**metadata, "deletionGracePeriodSeconds": 30}}
 
 
 def _copy(stored: Stored) -> Json:

@@ -66,13 +66,23 @@ def new_metadata(resource: Resource, given: Json, namespace: str, store: Store) 
         metadata.pop("namespace", None)
     prefix = metadata.get("generateName")
     if prefix and not metadata.get("name"):
-        metadata["name"] = f"{prefix[:58]}{store.suffix()}"
+        metadata["name"] = _generated(resource, namespace, str(prefix), store)
     causes = _name_causes(resource, metadata)
     metadata["uid"] = store.uid()
     metadata["creationTimestamp"] = store.timestamp()
     if resource.generation:
         metadata["generation"] = 1
     return metadata, causes
+
+
+def _generated(resource: Resource, namespace: str, prefix: str, store: Store) -> str:
+    """A free name that begins with `prefix`; after eight that are taken, a taken one, which the create then refuses."""
+    name = ""
+    for _ in range(8):
+        name = f"{prefix[:58]}{store.suffix()}"
+        if store.get(resource, namespace, name) is None:
+            break
+    return name
 
 
 def _name_causes(resource: Resource, metadata: Json) -> list[Cause]:

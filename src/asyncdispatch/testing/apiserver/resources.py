@@ -60,11 +60,6 @@ class Resource:
         """The path of the resource's group and version."""
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
-    def path(self, namespace: str | None, name: str | None = None) -> str:
-        """The path of an object, or of a collection."""
-        scope = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
-        return f"{self.base}{scope}/{self.plural}" + (f"/{name}" if name else "")
-
     def __repr__(self) -> str:
         return f"<Resource {self.api_version} {self.kind}>"
 

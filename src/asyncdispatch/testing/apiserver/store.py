@@ -25,8 +25,8 @@ _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circ
 
 
 def dumps(value: Any) -> bytes:
-    """Compact JSON."""
-    return _encode(value).encode()
+    """Compact JSON. A lone surrogate, which has no place in UTF-8, becomes a question mark."""
+    return _encode(value).encode(errors="replace")
 
 
 class Stored:

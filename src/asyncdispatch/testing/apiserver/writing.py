@@ -32,6 +32,9 @@ from asyncdispatch.testing.apiserver.status import (
 )
 from asyncdispatch.testing.apiserver.store import Store, Stored, format_time
 
+_UNFENCED = (None, "", "0")
+"""Values of resourceVersion by which an update asks for no version in particular."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -115,7 +118,7 @@ class Writer:
             return self._replace_nothing(target, new, dry_run, agent)
         if given.get("uid") not in (None, "", old.uid):
             raise precondition_failed(target, "UID", str(given["uid"]), old.uid)
-        if not given.get("resourceVersion") and not target.resource.unconditional_update:
+        if given.get("resourceVersion") in _UNFENCED and not target.resource.unconditional_update:
             cause = Cause.invalid("metadata.resourceVersion", 0, "must be specified for an update")
             raise invalid(target.resource.group, target.resource.kind, target.name, [cause])
         return self._update(target, old, new, dry_run, agent)
@@ -148,7 +151,7 @@ class Writer:
     def _update(self, target: Target, old: Stored, new: Json, dry_run: bool, agent: str) -> Written:
         resource, behaviour = target.resource, target.resource.behaviour
         given = mapping(new, "metadata")
-        if given.get("resourceVersion") not in (None, "", old.obj["metadata"]["resourceVersion"]):
+        if given.get("resourceVersion") not in (*_UNFENCED, old.obj["metadata"]["resourceVersion"]):
             raise modified(*target.about)
         head = {"kind": resource.kind, "apiVersion": resource.api_version}
         new = {**new, **head, "metadata": given}
