@@ -139,6 +139,9 @@ BIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "
 HUGE = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"text": "x" * 3_200_000}}
 NO_CONTAINERS = {"metadata": {"name": "a"}, "spec": {}}
 NAMELESS = pod("")
+NO_IMAGE = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "main"}]}}
+GATED = pod(nodeName="n1", schedulingGates=[{"name": "example.com/wait"}])
+DOTTED = {"metadata": {"name": "a.b"}}
 UPPER = pod("Web")
 ELSEWHERE = "/api/v1/namespaces/nowhere/pods"
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
@@ -159,14 +162,53 @@ async def misnamed_put(s: EmbeddedAPIServer, h: Http) -> Reply:
     return await h.put(POD, pod("other"))
 
 
+async def foreign_put(s: EmbeddedAPIServer, h: Http) -> Reply:
+    s.put(pod())
+    return await h.put(POD, pod() | {"metadata": {"name": "web", "uid": "other"}})
+
+
+async def put_into_another_namespace(s: EmbeddedAPIServer, h: Http) -> Reply:
+    s.put(pod())
+    return await h.put(POD, pod() | {"metadata": {"name": "web", "namespace": "other"}})
+
+
+async def lost_lease(s: EmbeddedAPIServer, h: Http) -> Reply:
+    return await h.put(f"{LEASES}/l", {"metadata": {"name": "l", "uid": "old"}, "spec": {}})
+
+
+async def stricter_toleration(s: EmbeddedAPIServer, h: Http) -> Reply:
+    s.create(pod(tolerations=[{"key": "a"}]))
+    assert (await h.patch(POD, {"spec": {"tolerations": [{"key": "a"}, {"key": "b"}]}})).status == 200
+    s.audit.clear()
+    return await h.patch(POD, {"spec": {"tolerations": [{"key": "b"}]}})
+
+
 async def finalizer_on_dying(s: EmbeddedAPIServer, h: Http) -> Reply:
     dying(s)
     return await h.patch(POD, {"metadata": {"finalizers": ["example.com/late"]}})
 
 
-BAD, FORBIDDEN = "FieldValueInvalid", "FieldValueForbidden"
+BAD, FORBIDDEN, REQUIRED = "FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired"
 ABOUT_POD = {"kind": "pods", "name": "web"}
 ROWS = [
+    Row("other uid in a PUT", foreign_put, 409, "Conflict", "StorageError", details=ABOUT_POD),
+    Row("other namespace in a PUT", put_into_another_namespace, 400, "BadRequest"),
+    Row("PUT with a uid on what is gone", lost_lease, 409, "Conflict", "Precondition failed: UID"),
+    Row("toleration taken away", stricter_toleration, 422, causes=[("spec.tolerations", FORBIDDEN)]),
+    Row("container without image", creating(NO_IMAGE), 422, causes=[("spec.containers[0].image", REQUIRED)]),
+    Row("gated and bound", creating(GATED), 422, causes=[("spec.nodeName", FORBIDDEN)]),
+    Row("born on a node with a bad name", creating(pod(nodeName="N_1")), 422, causes=[("spec.nodeName", BAD)]),
+    Row("name that is too long", creating(pod("a" * 254)), 422, causes=[("metadata.name", BAD)]),
+    Row("namespace with a dot", creating(DOTTED, "/api/v1/namespaces"), 422, causes=[("metadata.name", BAD)]),
+    Row("priority of one's own", creating(pod(priority=7)), 403, "Forbidden", "integer value of priority"),
+    Row("bind to no node kind", binding_it(binding() | {"target": {"kind": "Pod", "name": "x"}}), 500, None),
+    Row("bind of no binding", binding_it([]), 400, "BadRequest"),
+    Row("bind of another namespace", binding_it(binding(namespace="other")), 400, "BadRequest"),
+    Row("delete with options that are none", deleting([]), 400, "BadRequest"),
+    Row("metadata that is none", creating({"metadata": []}), 400, "BadRequest"),
+    Row("name that is no string", creating({"metadata": {"name": 1}}), 400, "BadRequest"),
+    Row("field selector that is none", asking("GET", PODS, fieldSelector="spec"), 400, "BadRequest"),
+    Row("match without a version", asking("GET", PODS, resourceVersionMatch="Exact"), 400, "BadRequest"),
     Row("stale version in a PUT", stale_put, 409, "Conflict", "object has been modified", details=ABOUT_POD),
     Row("stale version in a PATCH", patching(hinted("n1", resourceVersion="1")), 409, "Conflict", details=ABOUT_POD),
     Row(

@@ -99,6 +99,15 @@ async def test_latency_is_there_and_back(server: EmbeddedAPIServer, http: Http) 
     assert record.finished - record.time == pytest.approx(2, abs=0.1)
 
 
+async def test_requests_wait_side_by_side(server: EmbeddedAPIServer, http: Http) -> None:
+    """A hundred at once take as long as one."""
+    server.latency = 0.05
+    begun = now()
+    replies = await asyncio.gather(*(http.post(PODS, pod(f"p{number}")) for number in range(100)))
+    assert {reply.status for reply in replies} == {201}
+    assert now() - begun == pytest.approx(0.05, abs=0.01)
+
+
 async def test_latency_may_be_drawn(server: EmbeddedAPIServer, http: Http) -> None:
     """From random numbers with the server's seed: the same in every run."""
 

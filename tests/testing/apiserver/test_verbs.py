@@ -61,6 +61,30 @@ async def test_a_node_keeps_the_status_that_it_is_created_with(http: Http) -> No
     assert (await http.post("/api/v1/nodes", node("n1"))).json["status"] == {"allocatable": {"pods": "9"}}
 
 
+async def test_a_claim_begins_pending(http: Http) -> None:
+    path = "/api/v1/namespaces/default/persistentvolumeclaims"
+    assert (await http.post(path, {"metadata": {"name": "c"}})).json["status"] == {"phase": "Pending"}
+
+
+async def test_a_namespace(server: EmbeddedAPIServer, http: Http) -> None:
+    """Is Active, labelled with its name, and stays Terminating once deleted until somebody ends it."""
+    made = (await http.post("/api/v1/namespaces", {"metadata": {"name": "n"}})).json
+    assert (made["status"], made["spec"]) == ({"phase": "Active"}, {"finalizers": ["kubernetes"]})
+    assert made["metadata"]["labels"] == {"kubernetes.io/metadata.name": "n"}
+    labelled = made | {"spec": {}, "metadata": {**made["metadata"], "labels": {"a": "b"}}}
+    assert (await http.put("/api/v1/namespaces/n", labelled)).json["spec"] == made["spec"]
+    assert (await http.delete("/api/v1/namespaces/n")).json["status"]["phase"] == "Terminating"
+    server.finish("Namespace", "n")
+    assert (await http.get("/api/v1/namespaces/n")).status == 404
+
+
+async def test_the_default_priority_class(server: EmbeddedAPIServer, http: Http) -> None:
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "usual"}}
+    server.create(kind | {"value": 5, "globalDefault": True})
+    made = (await http.post(PODS, pod())).json
+    assert (made["spec"]["priority"], made["spec"]["priorityClassName"]) == (5, "usual")
+
+
 async def test_nulls_are_absent_fields(http: Http) -> None:
     made = (await http.post(PODS, pod(nodeSelector=None) | {"status": None})).json
     assert "nodeSelector" not in made["spec"]
@@ -222,6 +246,19 @@ async def test_bind(server: EmbeddedAPIServer, http: Http) -> None:
     assert (condition["type"], condition["status"]) == ("PodScheduled", "True")
     assert server.audit[-1].verb == "bind"
     assert server.audit[-1].resource_version == after["metadata"]["resourceVersion"]
+
+
+async def test_bind_keeps_other_conditions(server: EmbeddedAPIServer, http: Http) -> None:
+    """Its own replaces the one of its type, and keeps the time of a transition that is none."""
+    old = "2020-01-01T00:00:00Z"
+    other = {"type": "A", "status": "True"}
+    for status, moved in (("False", "2030-01-02T03:04:05Z"), ("True", old)):
+        scheduled = {"type": "PodScheduled", "status": status, "reason": "Unschedulable", "lastTransitionTime": old}
+        server.put(pod() | {"status": {"conditions": [scheduled, other]}})
+        await http.bind(binding())
+        after = server.get("Pod", "web")["status"]["conditions"]
+        assert after[1] == other
+        assert (after[0]["status"], after[0]["lastTransitionTime"], "reason" in after[0]) == ("True", moved, False)
 
 
 async def test_bind_by_the_collection_of_bindings(server: EmbeddedAPIServer, http: Http) -> None:

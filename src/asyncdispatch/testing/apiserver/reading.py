@@ -96,10 +96,10 @@ class Reader:
     def _check_exact(self, resource: Resource, query: Mapping[str, str]) -> None:
         version = self.check_version(query)
         match = query.get("resourceVersionMatch", "")
-        if match == "Exact" and version != self.store.version:
-            raise expired(f"The resourceVersion for the provided list is too old: {version}")
         if match and version is None:
             raise bad_request("resourceVersionMatch is forbidden unless resourceVersion is provided")
+        if match == "Exact" and version != self.store.version:
+            raise expired(f"The resourceVersion for the provided list is too old: {version}")
 
     def _following(self, resource: Resource, namespace: str, query: Mapping[str, str], token: str, limit: int) -> Page:
         number, start = _decode(token)
