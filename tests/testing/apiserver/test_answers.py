@@ -35,8 +35,6 @@ class Row:
     says: str = ""
     causes: list[tuple[str, str]] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
-    refused: bool = True
-    """Nothing was written by it."""
 
 
 def hinted(name: str, **metadata: Any) -> dict[str, Any]:

@@ -230,18 +230,19 @@ async def test_a_lease_is_created_by_a_put(http: Http) -> None:
 
 
 async def test_bind(server: EmbeddedAPIServer, http: Http) -> None:
-    """Sets the node, clears the hint, carries annotations over, and marks the Pod as scheduled."""
+    """Sets the node, clears the hint, carries labels and annotations over, and marks the Pod as scheduled."""
     server.create(pod())
     await http.patch(STATUS, {"status": {"nominatedNodeName": "n2"}})
     metadata = server.get("Pod", "web")["metadata"]
-    body = binding(
-        uid=metadata["uid"], resourceVersion=metadata["resourceVersion"], annotations={"example.com/by": "us"}
-    )
+    fence = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+    body = binding(**fence, annotations={"example.com/by": "us"}, labels={"zone": "z1"})
     assert (await http.bind(body)).status == 201
     after = server.get("Pod", "web")
     assert after["spec"]["nodeName"] == "n1"
     assert "nominatedNodeName" not in after["status"]
     assert after["metadata"]["annotations"] == {"example.com/by": "us"}
+    assert after["metadata"]["labels"] == {"zone": "z1"}
+    assert after["metadata"]["generation"] == 1
     (condition,) = after["status"]["conditions"]
     assert (condition["type"], condition["status"]) == ("PodScheduled", "True")
     assert server.audit[-1].verb == "bind"

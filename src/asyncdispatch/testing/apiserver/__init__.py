@@ -1,6 +1,6 @@
 """A Kubernetes API server for tests, in the test's own event loop.
 
-The parts, each of which imports only those before it: `status` (refusals), `kinds` (rules of single kinds),
+The parts, each of which imports only those before it: `status` (refusals), `query`, `kinds` (rules of single kinds),
 `resources` (what is served), `selectors`, `patches`, `store` (objects, versions, past changes), `metadata`,
 `admission`, `writing` and `reading` (the verbs), `watch`; then `audit` and `faults`; `routing`, `discovery` and `api`
 (a request without connections), `handler` (connections), `direct` (Python access) and `server`.

@@ -42,10 +42,13 @@ class EmbeddedAPIServer(DirectAccess, FaultControls):
 
     `latency` is what every request takes, in seconds: half of it before the request is carried out
     and half after. It may be a function that draws from the `random.Random` that it is given.
+    `seed` decides uids, generated names and what is drawn: the same seed and requests give the same answers.
+    `namespaces` are there from the start, as are the two system priority classes.
     `auto_namespaces` makes a namespace when something is created in it, instead of answering 404.
     `watch_window` counts the changes per resource that a watch can start from; before those it is answered 410, as
     `watch_gone` says: an ERROR "event" within a 200, or an HTTP "status". `watch_lag` holds events back.
-    `watch_list` serves watches with sendInitialEvents, which are refused otherwise.
+    `watch_list` serves watches with sendInitialEvents, which are refused otherwise. Bookmarks, for those who ask for
+    them, come every `bookmark_interval` seconds and before the end.
     Bad options raise ValueError.
     """
 

@@ -246,7 +246,7 @@ class Writer:
                 raise precondition_failed(target, label, str(wanted[field]), stored_value)
         if why := _unbindable(old):
             raise conflict("", "pods/binding", target.name, why)
-        new = self._bound(old, str(node), mapping(given, "annotations"))
+        new = self._bound(old, str(node), given)
         step = Admission(
             *("CREATE", target.resource, "binding", target.namespace, target.name),
             *(new, old, self.store, dry_run, agent),
@@ -255,10 +255,12 @@ class Writer:
         written = self._write(old, new, dry_run)
         return Written(201, success(code=201), written.applied, written.stored)
 
-    def _bound(self, old: Stored, node: str, annotations: Json) -> Json:
+    def _bound(self, old: Stored, node: str, given: Json) -> Json:
+        """The Pod on its node, with the binding's labels and annotations; its generation stays."""
         metadata = old.obj["metadata"]
-        if annotations:
-            metadata = {**metadata, "annotations": {**mapping(old.obj, "metadata", "annotations"), **annotations}}
+        for field in ("labels", "annotations"):
+            if given.get(field):
+                metadata = {**metadata, field: {**mapping(metadata, field), **given[field]}}
         status = {key: value for key, value in mapping(old.obj, "status").items() if key != "nominatedNodeName"}
         scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None}
         scheduled["lastTransitionTime"] = self.store.timestamp()
