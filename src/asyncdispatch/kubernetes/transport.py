@@ -1,0 +1,277 @@
+"""Raw requests over a client library's ApiClient: its connections, TLS and credentials, without its models.
+
+The typed client costs several times a bare request, raises where the server succeeded (a bind answers a Status) and
+succeeds where it should raise (a body that is not JSON). So the calls speak JSON over the ApiClient's own aiohttp
+session, and check the answer themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import aiohttp
+from aiohttp.payload import Payload
+from yarl import URL
+
+from asyncdispatch.calls import Attempt, ObjectRef
+from asyncdispatch.errors import ConfigurationError
+from asyncdispatch.kubernetes.errors import ApiError, TransportError
+from asyncdispatch.kubernetes.resources import Resource, builtin, group_path
+
+__all__ = ["JSON", "MERGE_PATCH", "STRATEGIC_MERGE_PATCH", "Transport", "transport_error_of"]
+
+Json = dict[str, Any]
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
+
+
+class Transport:
+    """Requests to one API server, with the connections and credentials of one ApiClient.
+
+    `api_client` is kubernetes_asyncio's ApiClient or one built like it. It stays its owner's: its settings are read
+    anew for each request, so a token that was replaced or a header that was added counts at once. Raises
+    `ConfigurationError` if it is no such client.
+    """
+
+    def __init__(self, api_client: Any) -> None:
+        _check_client(api_client)
+        self._client = api_client
+        self._resources: dict[tuple[str, str], Resource] = {}
+        self._discovery = asyncio.Lock()
+
+    @property
+    def server(self) -> str:
+        """Scheme, host and port of the API server; no user or password."""
+        url = urlsplit(self._client.configuration.host)
+        return f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
+
+    def __repr__(self) -> str:
+        return f"<Transport {self.server}>"
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        attempt: Attempt,
+        *,
+        body: Any = None,
+        content_type: str = JSON,
+        query: Mapping[str, str] | None = None,
+        aside: bool = False,
+    ) -> Json:
+        """Send one request within what is left of `attempt`; return the JSON object that a 2xx answer carries.
+
+        The header `Audit-ID` is `<ticket>-<attempt>`; with `aside` (a read beside the call's own request: reconcile,
+        discovery, a look for a mark) `<ticket>-<attempt>-r`. A write sets `attempt.sent` False and, as its body begins
+        to leave, True; reads leave it alone. Raises `ApiError` and `TransportError`.
+        """
+        label = f"{method} {path}"
+        data = None if body is None else _Body(json.dumps(body, separators=(",", ":")).encode(), content_type, attempt)
+        if method != "GET":
+            attempt.sent = data is None  # what has no body can't say when it leaves
+        try:
+            headers = await self._headers(attempt, aside, label)
+            answer = await self._send(method, path, attempt, data, query, headers)
+            text = await answer.read()
+        except (aiohttp.ClientError, OSError) as error:  # OSError: TimeoutError too
+            raise transport_error_of(error, label, sent=method == "GET" or attempt.sent) from error
+        return _checked(answer, text, label, 0 if data is None else len(data.data))
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        attempt: Attempt,
+        data: _Body | None,
+        query: Mapping[str, str] | None,
+        headers: dict[str, str],
+    ) -> aiohttp.ClientResponse:
+        session = self._session()
+        seconds = attempt.remaining
+        if not seconds:
+            raise TransportError("no time was left for it", sent=False, request=f"{method} {path}")
+        configuration = self._client.configuration
+        url = configuration.host.rstrip("/") + path
+        options: dict[str, Any] = {}
+        if configuration.proxy:
+            options["proxy"] = configuration.proxy
+        if configuration.proxy_headers:
+            options["proxy_headers"] = configuration.proxy_headers
+        if configuration.tls_server_name:
+            options["server_hostname"] = configuration.tls_server_name
+        return await session.request(
+            method,
+            # Quoted already, segment by segment; a redirect would send our credentials to who knows whom.
+            URL(f"{url}?{urlencode(query)}" if query else url, encoded=True),
+            data=data,
+            headers=headers,
+            # aiohttp rounds long time-outs up to whole seconds of the clock, unless told not to.
+            timeout=aiohttp.ClientTimeout(total=seconds, ceil_threshold=seconds),
+            allow_redirects=False,
+            raise_for_status=False,
+            **options,
+        )
+
+    def _session(self) -> aiohttp.ClientSession:
+        rest = self._client.rest_client
+        if rest.pool_manager is None:  # the official client opens its session with its first request
+            rest.pool_manager = rest._create_pool_manager()
+        session: aiohttp.ClientSession = rest.pool_manager
+        if session.closed:
+            raise ConfigurationError("api_client", self.server, "it is closed: keep it open until the dispatcher ends")
+        return session
+
+    async def _headers(self, attempt: Attempt, aside: bool, label: str) -> dict[str, str]:
+        client = self._client
+        headers: dict[str, str] = {**client.default_headers, "Accept": JSON}
+        headers["Audit-ID"] = f"{attempt.ticket}-{attempt.number}-r" if aside else f"{attempt.ticket}-{attempt.number}"
+        if client.cookie:
+            headers["Cookie"] = client.cookie
+        for setting in (await self._credentials(attempt, label)).values():
+            if setting["in"] == "header" and setting["value"]:
+                headers[setting["key"]] = setting["value"]
+        return headers
+
+    async def _credentials(self, attempt: Attempt, label: str) -> dict[str, Any]:
+        configuration = self._client.configuration
+        settings: dict[str, Any]
+        try:
+            if configuration.refresh_api_key_hook is None:
+                settings = await configuration.auth_settings()
+            else:
+                # The hook reads a file or runs a program: its time is the attempt's.
+                async with asyncio.timeout(attempt.remaining):
+                    settings = await configuration.auth_settings()
+        except OSError as error:
+            message = f"credentials could not be read: {str(error) or type(error).__name__}"
+            raise TransportError(message, sent=False, credentials=True, request=label) from error
+        except Exception as error:
+            # Its text may repeat what it read, so only its kind is told, and it is not chained.
+            message = f"credentials could not be refreshed: {type(error).__name__}"
+            raise TransportError(message, sent=False, credentials=True, request=label) from None
+        return settings
+
+    async def locate(self, ref: ObjectRef, plural: str | None, attempt: Attempt) -> Resource:
+        """How the server serves the ref's kind: built in, as `plural` says, or looked up once in its discovery.
+
+        Raises `ApiError` 404 in the manner of a path that is not served, if the server does not know the kind (yet).
+        """
+        if plural is not None:
+            return Resource(plural, ref.namespace is not None)
+        if (known := builtin(ref)) is not None:
+            return known
+        key = (ref.api_version, ref.kind)
+        if key not in self._resources:
+            async with self._discovery:
+                if key not in self._resources:
+                    await self._discover(ref.api_version, attempt)
+        if key not in self._resources:
+            message = f"no kind {ref.kind} in {ref.api_version}: the server does not serve it (yet)"
+            raise ApiError(404, message=message, request=f"GET {group_path(ref.api_version)}")
+        return self._resources[key]
+
+    async def _discover(self, api_version: str, attempt: Attempt) -> None:
+        found = await self.request("GET", group_path(api_version), attempt, aside=True)
+        entries = found.get("resources")
+        for entry in entries if isinstance(entries, list) else []:
+            plural, kind = entry.get("name"), entry.get("kind")
+            if isinstance(plural, str) and isinstance(kind, str) and "/" not in plural:
+                self._resources[api_version, kind] = Resource(plural, bool(entry.get("namespaced")))
+
+
+class _Body(Payload):
+    """A request's body that says when it begins to leave: no server can apply a write before that."""
+
+    _autoclose = True
+
+    def __init__(self, data: bytes, content_type: str, attempt: Attempt) -> None:
+        super().__init__(data, content_type=content_type)
+        self.data = data
+        self._attempt = attempt
+        self._size = len(data)
+
+    async def write(self, writer: Any) -> None:
+        self._attempt.sent = True
+        await writer.write(self.data)
+
+    async def write_with_length(self, writer: Any, content_length: int | None) -> None:
+        self._attempt.sent = True
+        await writer.write(self.data if content_length is None else self.data[:content_length])
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return self.data.decode(encoding, errors)
+
+    async def as_bytes(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+        return self.data
+
+
+def transport_error_of(error: BaseException, request: str = "", *, sent: bool = True) -> TransportError:
+    """What an error of aiohttp, of the system or of time means for the request: the border from their words to ours.
+
+    `sent` is what is known if the error itself does not tell. The caller chains it: `raise … from error`.
+    """
+    if isinstance(error, TransportError):
+        return error
+    certificate = isinstance(error, (aiohttp.ClientConnectorCertificateError, aiohttp.ServerFingerprintMismatch))
+    if isinstance(error, TimeoutError):
+        message = "no answer in time" if sent else "no connection in time"
+    else:
+        message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    unsent = certificate or isinstance(error, _NOT_SENT)
+    return TransportError(message, sent=sent and not unsent, credentials=certificate, request=request)
+
+
+# Refused, not resolved, not handshaken, no free connection in time, or no request that could be sent at all.
+_NOT_SENT = (
+    aiohttp.ClientConnectorError,
+    aiohttp.ConnectionTimeoutError,
+    aiohttp.ClientHttpProxyError,
+    aiohttp.InvalidURL,
+    aiohttp.NonHttpUrlClientError,
+)
+
+
+def _checked(answer: aiohttp.ClientResponse, text: bytes, label: str, request_size: int) -> Json:
+    """The JSON object of a good answer; `ApiError` for any other."""
+    reason, message = answer.reason or "", ""
+    if 200 <= answer.status <= 299:
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            return value
+        reason, message = "Unreadable", f"the answer is no JSON object ({len(text)} bytes)"
+    elif 300 <= answer.status <= 399:
+        target = urlsplit(answer.headers.get("Location", ""))
+        message = f"redirected to {target.hostname or ''}{target.path}: give the API server's own address"
+    raise ApiError(
+        answer.status,
+        reason,
+        message,
+        body=text.decode("utf-8", "replace"),
+        headers=answer.headers,
+        request=label,
+        request_size=request_size,
+    )
+
+
+def _check_client(api_client: Any) -> None:
+    kind = type(api_client).__name__
+    for path in ("configuration.auth_settings", "default_headers", "rest_client.pool_manager"):
+        found = api_client
+        for name in path.split("."):
+            if not hasattr(found, name):
+                remedy = f"must be kubernetes_asyncio's ApiClient: a {kind} has no {path}"
+                raise ConfigurationError("api_client", kind, remedy)
+            found = getattr(found, name)
+    host = urlsplit(str(api_client.configuration.host))
+    if host.scheme not in ("http", "https") or not host.hostname:
+        shown = host._replace(netloc=host.netloc.rpartition("@")[2]).geturl()
+        raise ConfigurationError("api_client.configuration.host", shown, "must be a URL: https://host:port")
