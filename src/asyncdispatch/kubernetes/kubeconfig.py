@@ -84,12 +84,17 @@ def check_kubeconfig(paths: Iterable[Path], context: str | None) -> None:
         raise ConfigurationError("context", context, f"the kubeconfig has no current-context: {_choice(names)}")
     if wanted not in names["contexts"]:
         raise ConfigurationError("context", wanted, f"is not in the kubeconfig: {_choice(names)}")
+    found = names["contexts"][wanted]
     for field, section in (("cluster", "clusters"), ("user", "users")):
-        target = names["contexts"][wanted].get(field)
-        if target is None and field == "user":
-            continue
-        if target not in names[section]:
+        target = found.get(field)
+        if target not in names[section] and (target is not None or field == "cluster"):
             raise ConfigurationError(f"context {wanted}: {field}", target, f"is not among the kubeconfig's {section}")
+    server = names["clusters"][found["cluster"]].get("server")
+    if not isinstance(server, str) or not server.startswith(("http://", "https://")):
+        raise ConfigurationError(f"cluster {found['cluster']}: server", type(server).__name__, "must be a URL")
+    if found.get("user") is None and server.startswith("https:"):
+        # The client library stumbles over it, in words that nobody would understand.
+        raise ConfigurationError(f"context {wanted}: user", None, "name one: https needs it, were it an empty one")
 
 
 def _choice(names: Mapping[str, Mapping[str, Any]]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -112,7 +113,7 @@ class Transport:
             data=data,
             headers=headers,
             # aiohttp rounds long time-outs up to whole seconds of the clock, unless told not to.
-            timeout=aiohttp.ClientTimeout(total=seconds, ceil_threshold=seconds),
+            timeout=aiohttp.ClientTimeout(total=seconds, ceil_threshold=math.inf),
             allow_redirects=False,
             raise_for_status=False,
             **options,
