@@ -101,6 +101,13 @@ def version_of(obj: Any) -> str | None:
     return version
 
 
+def identity_in(answer: Any) -> tuple[str, str, str | None] | None:
+    """Name, uid and resourceVersion of an object that a server has answered with; None if it is no object."""
+    meta = metadata_of(answer)
+    name, uid = _get(meta, "name"), _get(meta, "uid")
+    return (name, uid, version_of(answer)) if isinstance(name, str) and isinstance(uid, str) else None
+
+
 def _get(meta: Any, *names: str) -> Any:
     if isinstance(meta, dict):
         return next((meta[name] for name in reversed(names) if name in meta), None)

@@ -117,8 +117,10 @@ class AmbiguousOutcome(CallFailed):
 class PrerequisiteFailed(CallFailed):
     """A requirement that the call waited for ended other than well. `name` is the requirement's."""
 
-    def __init__(self, message: str, outcome: Outcome[Any], name: str) -> None:
-        super().__init__(message, outcome)
+    outcome: Outcome[Any]
+
+    def __init__(self, message: str, name: str) -> None:
+        DispatchError.__init__(self, message)
         self.name = name
 
 

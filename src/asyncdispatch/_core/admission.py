@@ -1,0 +1,187 @@
+"""Who gets in (law L4): capacity, the reserve for prerequisites, quotas, shedding, and the pressure signal."""
+
+from __future__ import annotations
+
+import enum
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from asyncdispatch._core.states import SECOND
+from asyncdispatch.errors import Backpressure
+
+if TYPE_CHECKING:
+    from asyncdispatch._core.seats import Flow
+    from asyncdispatch._core.states import Entry
+    from asyncdispatch.config import DispatcherConfig
+
+
+class Pressure(enum.Enum):
+    """How full the dispatcher is, of what ordinary calls may take.
+
+    HIGH above 80 %, until it falls below 60 %; FULL at 100 %, until it falls to 90 %.
+    """
+
+    OK = "ok"
+    HIGH = "high"
+    FULL = "full"
+
+
+class DrainRate:
+    """Handles settled per second, smoothed over about ten seconds: what `retry_after` and "too late" are guessed from."""
+
+    __slots__ = ("_count", "_rate", "_since")
+
+    def __init__(self) -> None:
+        self._since = 0
+        self._count = 0
+        self._rate = 0.0
+
+    def settled(self, now: int) -> None:
+        if now - self._since >= SECOND:
+            self._roll(now)
+        self._count += 1
+
+    def per_second(self, now: int) -> float:
+        """0.0 while nothing was ever settled."""
+        if now - self._since >= SECOND:
+            self._roll(now)
+        return self._rate or float(self._count)
+
+    def _roll(self, now: int) -> None:
+        seconds = (now - self._since) / SECOND
+        if self._since:
+            share = min(1.0, seconds / 10.0) if self._rate else 1.0
+            self._rate += share * (self._count / seconds - self._rate)
+        self._since, self._count = now, 0
+
+
+class Sheddables:
+    """The waiting calls that may be shed, by level: the newest, and the one whose deadline is nearest."""
+
+    __slots__ = ("_deadlines", "_waiting")
+
+    def __init__(self, levels: int) -> None:
+        self._waiting: list[dict[int, Entry]] = [{} for _ in range(levels)]
+        self._deadlines: list[list[tuple[int, int]]] = [[] for _ in range(levels)]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting))
+
+    def add(self, entry: Entry) -> None:
+        waiting, heap = self._waiting[entry.level], self._deadlines[entry.level]
+        waiting[entry.ticket] = entry
+        heappush(heap, (entry.deadline, entry.ticket))
+        if len(heap) > 2 * len(waiting) + 8:
+            heap[:] = sorted((e.deadline, e.ticket) for e in waiting.values())
+
+    def remove(self, entry: Entry) -> None:
+        self._waiting[entry.level].pop(entry.ticket, None)
+
+    def choose(self, level: int, hopeless: int, flow: Flow | None) -> Entry | None:
+        """One less urgent than `level`: with a deadline before `hopeless`, else the least urgent, the newest of it."""
+        below = self._waiting[:level]
+        for waiting, heap in zip(below, self._deadlines, strict=False):
+            while heap and heap[0][1] not in waiting:
+                heappop(heap)
+            if heap and heap[0][0] < hopeless and flow is None:
+                return waiting[heap[0][1]]
+        for waiting in below:
+            for entry in reversed(waiting.values()):
+                if flow is None or entry.flow is flow:
+                    return entry
+        return None
+
+
+class Admission:
+    """Counts what was accepted and has no outcome, and says no when there is no room."""
+
+    __slots__ = (
+        "_down",
+        "_max_joined",
+        "_ordinary",
+        "_reserve",
+        "_up",
+        "depth",
+        "drain",
+        "joined",
+        "pressure",
+        "sheddables",
+        "total",
+    )
+
+    def __init__(self, config: DispatcherConfig, levels: int) -> None:
+        self.total = config.capacity
+        self._reserve = int(config.capacity * config.reserve)
+        self._ordinary = config.capacity - self._reserve
+        self._max_joined = config.max_joined
+        self.depth = 0  # handles without an outcome, joiners aside
+        self.joined = 0
+        self.drain = DrainRate()
+        self.sheddables = Sheddables(levels)
+        self.pressure = Pressure.OK
+        self._up = 0
+        self._down = 0
+        self._aim()
+
+    # -- asking -------------------------------------------------------------------------------------------------
+
+    def admit_joiner(self, now: int) -> None:
+        if self.joined >= self._max_joined:
+            raise Backpressure(self._retry_after(now, 1), self.joined, self._max_joined, "joined")
+
+    def admit(self, flow: Flow, level: int, prerequisite: bool, now: int) -> Entry | None:
+        """Let one more in, or name the call to shed for it, or raise `Backpressure`. Changes nothing."""
+        victim = None
+        room = self.total if prerequisite else self._ordinary
+        if flow.max_queued is not None and flow.accepted >= flow.max_queued:
+            victim = self.sheddables.choose(level, 0, flow)
+            if victim is None:
+                raise Backpressure(self._retry_after(now, 1), flow.accepted, flow.max_queued, "flow")
+        if self.depth >= room and victim is None:
+            victim = self.sheddables.choose(level, now + self._expected_wait(now), None)
+            if victim is None:
+                raise Backpressure(self._retry_after(now, self.depth - room + 1), self.depth, room, "total")
+        return victim
+
+    def refuse_object(self, now: int, depth: int, capacity: int) -> Backpressure:
+        return Backpressure(self._retry_after(now, 1), depth, capacity, "object")
+
+    def _expected_wait(self, now: int) -> int:
+        rate = self.drain.per_second(now)
+        return int(self.depth / rate * SECOND) if rate else 0
+
+    def _retry_after(self, now: int, places: int) -> float:
+        """Until so many places, and a tenth of the capacity for all who ask meanwhile, will have come free."""
+        rate = self.drain.per_second(now)
+        return min(30.0, max(0.05, (places + self.total * 0.1) / rate)) if rate else 1.0
+
+    # -- counting -----------------------------------------------------------------------------------------------
+
+    def entered(self, flow: Flow) -> None:
+        flow.accepted += 1
+        self.depth += 1
+        if self.depth >= self._up:
+            self._aim()
+
+    def left(self, flow: Flow, now: int) -> None:
+        flow.accepted -= 1
+        self.depth -= 1
+        self.drain.settled(now)
+        if self.depth <= self._down:
+            self._aim()
+
+    def _aim(self) -> None:
+        """Set the pressure and the two depths at which it changes next."""
+        share = self._ordinary
+        if self.depth >= share or (self.pressure is Pressure.FULL and self.depth > share * 0.9):
+            self.pressure = Pressure.FULL
+        elif self.depth > share * 0.8 or (self.pressure is not Pressure.OK and self.depth >= share * 0.6):
+            self.pressure = Pressure.HIGH
+        else:
+            self.pressure = Pressure.OK
+        if self.pressure is Pressure.FULL:
+            self._up, self._down = 1 << 62, int(share * 0.9)
+        elif self.pressure is Pressure.HIGH:
+            self._up, self._down = share, -int(-share * 0.6 // 1) - 1
+        else:
+            self._up, self._down = min(share, int(share * 0.8) + 1), -1

@@ -1,0 +1,504 @@
+"""Where executions stand and how handles are told: the tables of the machine and the moves between them.
+
+`DispatchCore` (machine.py) decides what happens; this base keeps every table in step with every phase.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any
+
+from asyncdispatch._core.admission import Admission
+from asyncdispatch._core.epochs import Epoch, Epochs
+from asyncdispatch._core.idempotency import KeyIndex, Memory
+from asyncdispatch._core.lanes import Lane, Lanes
+from asyncdispatch._core.ordering import Group, Ordering
+from asyncdispatch._core.overlay import Objects
+from asyncdispatch._core.parking import Breakers, Budget, Hold, LaterScope
+from asyncdispatch._core.rate import TokenBucket
+from asyncdispatch._core.seats import Flow, TotalSeats
+from asyncdispatch._core.states import _OUTCOME_STATES, NEVER, SECOND, CallState, Entry
+from asyncdispatch._core.timers import Deadlines, Timers
+from asyncdispatch.calls import APICall, Effect
+from asyncdispatch.config import CallTypePolicy, DispatcherConfig, FlowQuota
+from asyncdispatch.outcomes import Failed, Overwritten, Skipped, Succeeded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+MAX_IDLE = 256
+"""Call types and flows that have nothing live are remembered up to this number (law L19)."""
+
+MAX_NAMES = 4_096
+"""Call types, and flows, that may be live at one time under their own name; beyond, they share "other"."""
+
+
+def nanoseconds(seconds: float) -> int:
+    return round(seconds * SECOND)
+
+
+class Executions:
+    """The tables, and the moves that keep them in step."""
+
+    def __init__(self, config: DispatcherConfig, new_entry: Callable[..., Entry] | None = None) -> None:
+        self.config = config
+        self._new_entry = new_entry or (lambda *args: Entry(None, *args))
+        self._floors = [floor for _, floor in config.levels.levels]
+        levels = len(self._floors)
+        self.levels = levels
+        self.ordering = Ordering(levels, nanoseconds(config.aging))
+        self.lanes = Lanes(config.call_types)
+        self.admission = Admission(config, levels)
+        self.seats = TotalSeats(config.max_in_flight)
+        self.rate = TokenBucket(config.rate) if config.rate else None
+        self.budget = Budget(config.retry_budget)
+        self.breakers = Breakers(config.breaker)
+        self.holds: dict[Hashable, Hold] = {}
+        self.laters: dict[Hashable, LaterScope] = {}
+        self.keys = KeyIndex()
+        self.memory = Memory(config.idempotency)
+        self.epochs = Epochs()
+        self.objects = Objects(config.max_unobserved, nanoseconds(config.unobserved_age))
+        self.timers = Timers()
+        self.deadlines = Deadlines()
+        self.dependents: dict[str, dict[int, Entry]] = {}
+        self.flows: dict[str, Flow] = {}
+        self.groups: dict[str, Group] = {}
+        self.settled: list[Entry] = []  # handles that got their outcome; the shell tells their callers
+        self.stops: list[Entry] = []  # executions whose attempt shall end; the shell cancels it
+        self.stale = 0  # late successes that reached nobody
+        self._requirements: list[tuple[Epoch, str, BaseException | bool | None]] = []
+
+    # -- names --------------------------------------------------------------------------------------------------
+
+    def level_of(self, priority: int) -> int:
+        return max(0, bisect_right(self._floors, priority) - 1)
+
+    def _flow(self, name: str) -> Flow:
+        flow = self.flows.get(name)
+        if flow is None:
+            if len(self.flows) >= MAX_NAMES and name not in self.config.flows and name != "other":
+                return self._flow("other")
+            if len(self.flows) >= MAX_IDLE:
+                self._drop_idle_flows()
+            flow = self.flows[name] = Flow(name, self.config.flows.get(name, FlowQuota()))
+        return flow
+
+    def _group(self, call_type: str) -> Group:
+        group = self.groups.get(call_type)
+        if group is None:
+            if len(self.groups) >= MAX_NAMES and call_type not in self.config.call_types and call_type != "other":
+                return self._group("other")
+            if len(self.groups) >= MAX_IDLE:
+                self._drop_idle_groups()
+            policy = self.config.call_types.get(call_type, CallTypePolicy())
+            group = self.groups[call_type] = Group(call_type, policy.max_in_flight, self.levels)
+        return group
+
+    def _drop_idle_flows(self) -> None:
+        for name, flow in list(self.flows.items()):
+            if flow.idle:
+                del self.flows[name]
+
+    def _drop_idle_groups(self) -> None:
+        for name, group in list(self.groups.items()):
+            if not group.in_flight and not group.waiting:
+                self.ordering.drop(group)
+                del self.groups[name]
+
+    @staticmethod
+    def lane_key(entry: Entry) -> str:
+        key = entry.call.target.lane
+        return f"{key}#{entry.ticket}" if key[-1] == "*" else key
+
+    # -- executions and handles ---------------------------------------------------------------------------------
+
+    @staticmethod
+    def living(entry: Entry) -> Sequence[Entry]:
+        """The handles that want an execution."""
+        more = entry.more
+        return (entry,) if more is None or more.handles is None else more.handles
+
+    @staticmethod
+    def executable(entry: Entry) -> APICall[Any]:
+        """The call that an execution sends: decided again, its carrier's, or its own (law L5)."""
+        more = entry.more
+        if more is None:
+            return entry.call
+        return more.again or (more.carrier or entry).call
+
+    def ordered(self, entry: Entry) -> bool:
+        """True for a read that some handle wants only after the writes accepted before it."""
+        if entry.more is None or entry.more.handles is None:
+            return entry.call.ordered
+        return any(handle.call.ordered for handle in entry.more.handles)
+
+    @staticmethod
+    def handle_limit(handle: Entry) -> int:
+        """When a handle's wish ends by itself: its deadline, or the end of its context's validity."""
+        more = handle.more
+        if more is None or more.epoch is None:
+            return handle.deadline
+        return min(handle.deadline, more.epoch.limit)
+
+    def limit(self, entry: Entry) -> int:
+        """The latest limit among the living handles: what an attempt's time-out is clipped to (law L5)."""
+        return max(map(self.handle_limit, self.living(entry)), default=0)
+
+    @staticmethod
+    def may_start(handle: Entry, now: int) -> bool:
+        """True if the handle's own delay and requirements let it start (law L5)."""
+        more = handle.more
+        if more is None:
+            return True
+        if more.ready_at > now:
+            return False
+        return not (handle.call.awaits_prerequisites and more.epoch is not None and more.epoch.unconfirmed)
+
+    # -- placing waiting executions -----------------------------------------------------------------------------
+
+    def place(self, entry: Entry, now: int) -> None:
+        """Put a waiting execution where it belongs: ready, or outside until a handle of it may start."""
+        more = entry.more
+        if more is not None:
+            earliest, phase = NEVER, CallState.DELAYED
+            for handle in self.living(entry):
+                if self.may_start(handle, now):
+                    more.carrier = None if handle is entry else handle
+                    break
+                assert handle.more is not None
+                if handle.more.ready_at > now:
+                    earliest = min(earliest, handle.more.ready_at)
+                else:
+                    phase = CallState.REQUIREMENTS
+            else:
+                self._outside(entry, phase, earliest)
+                return
+            self.timers.void(more)
+        self._ready(entry)
+
+    def _outside(self, entry: Entry, phase: CallState, wake: int) -> None:
+        lane = self._withdraw(entry)
+        if entry.phase is not phase:
+            entry.move(phase)
+        if lane is not None and entry.call.effect is not Effect.READ:
+            lane.outside[entry.ticket] = entry
+            self._advance(lane)
+        more = entry.rare()
+        if wake < NEVER:
+            self.timers.set(more, wake, (self._delay_over, entry))
+        else:
+            self.timers.void(more)
+
+    def _delay_over(self, entry: Entry, now: int) -> None:
+        self.place(entry, now)
+
+    def _withdraw(self, entry: Entry) -> Lane | None:
+        """Take a waiting execution out of the queue and out of line. Its lane, if it is one in full."""
+        if entry.phase is CallState.QUEUED:
+            self.ordering.remove(entry)
+        found = self.lanes.table.get(self.lane_key(entry))
+        if not isinstance(found, Lane):
+            return None
+        if entry.call.effect is not Effect.READ:
+            found.leave_line(entry)
+        return found
+
+    def _ready(self, entry: Entry) -> None:
+        """Time and requirements let it start: into line, if it is a write, and into the queue when its turn is there."""
+        found = self.lanes.table.get(self.lane_key(entry))
+        if not isinstance(found, Lane):
+            if entry.phase is not CallState.QUEUED:
+                self._enqueue(entry)
+        elif entry.call.effect is Effect.READ:
+            self._ready_read(found, entry)
+        else:
+            if found.outside.pop(entry.ticket, None) is not None:
+                index = self.lanes.insert(found, entry)
+                self._inherit(found, index, entry)
+            if entry.phase not in (CallState.LINE, CallState.QUEUED):
+                entry.move(CallState.LINE)
+            self._advance(found)
+
+    def _ready_read(self, lane: Lane, entry: Entry) -> None:
+        if not (self.ordered(entry) and lane.oldest_write(entry.ticket)):
+            if entry.phase is not CallState.QUEUED:
+                self._enqueue(entry)
+            return
+        if entry.phase is CallState.QUEUED:
+            self.ordering.remove(entry)
+        if entry.phase is not CallState.LINE:
+            entry.move(CallState.LINE)
+        self._hurry(lane, entry)
+
+    def _advance(self, lane: Lane) -> None:
+        """Queue the first in line when nothing of its lane flies, and the ordered reads that wait for nothing any more."""
+        line = lane.line
+        if line:
+            if lane.flying is None and line[0].phase is CallState.LINE:
+                self._enqueue(line[0])
+            for entry in line[1:]:
+                if entry.phase is CallState.QUEUED:
+                    self.ordering.remove(entry)
+                    entry.move(CallState.LINE)
+        if lane.reads:
+            for entry in list(lane.reads.values()):
+                if entry.phase is CallState.LINE and not lane.oldest_write(entry.ticket):
+                    self._enqueue(entry)
+
+    def _enqueue(self, entry: Entry) -> None:
+        entry.move(CallState.QUEUED)
+        table = self.breakers.table
+        self.ordering.push(entry, bool(table) and self.breakers.blocks(entry.flow.name, entry.group.name))
+
+    # -- ranks (law L9) -----------------------------------------------------------------------------------------
+
+    def _inherit(self, lane: Lane, index: int, entry: Entry) -> None:
+        """Whoever stands before a more urgent call in line is as urgent as that."""
+        for behind in lane.line[index + 1 :]:
+            self._raise_rank(entry, behind.level, behind.rank)
+        for ahead in lane.line[:index]:
+            self._raise_rank(ahead, entry.level, entry.rank)
+        if lane.flying is not None:
+            self._raise_rank(lane.flying, entry.level, entry.rank)
+
+    def _spread_rank(self, entry: Entry) -> None:
+        """The rank of an execution has become better: so does that of those before it in its lane."""
+        lane = self.lanes.table.get(self.lane_key(entry))
+        if not isinstance(lane, Lane):
+            return
+        if entry.call.effect is Effect.READ:
+            if entry.phase is CallState.LINE:
+                self._hurry(lane, entry)
+            return
+        for index, other in enumerate(lane.line):
+            if other is entry:
+                self._inherit(lane, index, entry)
+                return
+
+    def _hurry(self, lane: Lane, read: Entry) -> None:
+        """An ordered read waits behind the older writes of its lane: they are as urgent as it is."""
+        for ahead in ((lane.flying,) if lane.flying else ()) + tuple(lane.line):
+            if ahead.ticket < read.ticket:
+                self._raise_rank(ahead, read.level, read.rank)
+                self._spread_rank(ahead)
+
+    def _raise_rank(self, entry: Entry, level: int, rank: int) -> None:
+        key_of = self.ordering.key_of
+        if key_of(level, rank) >= key_of(entry.level, entry.rank):
+            return
+        queued = entry.phase is CallState.QUEUED
+        sheddable = entry.call.sheddable and not entry.phase.flying
+        if queued:
+            self.ordering.remove(entry)
+        if sheddable:
+            self.admission.sheddables.remove(entry)
+        entry.level, entry.rank = level, rank
+        if queued:
+            table = self.breakers.table
+            self.ordering.push(entry, bool(table) and self.breakers.blocks(entry.flow.name, entry.group.name))
+        if sheddable:
+            self._offer(entry)
+
+    def _offer(self, entry: Entry) -> None:
+        """A waiting sheddable call that nobody else wants may be shed."""
+        if entry.call.prerequisite is None and (entry.more is None or entry.more.handles is None):
+            self.admission.sheddables.add(entry)
+
+    # -- seats --------------------------------------------------------------------------------------------------
+
+    def _take_seat(self, entry: Entry) -> None:
+        flow, group = entry.flow, entry.group
+        self.seats.taken += 1
+        flow.in_flight += 1
+        if flow.limit is not None and flow.full:
+            for queue in flow.queues:
+                self.ordering.refresh(queue, True)
+        group.in_flight += 1
+        group.waiting -= 1
+        if group.limit is not None and group.full:
+            self.ordering.refresh_group(group)
+
+    def _give_seat(self, entry: Entry) -> None:
+        flow, group = entry.flow, entry.group
+        self.seats.taken -= 1
+        flow.in_flight -= 1
+        if flow.limit is not None and not flow.full:
+            self._unblock(flow)
+        group.in_flight -= 1
+        group.waiting += 1
+        if group.limit is not None and not group.full:
+            self.ordering.refresh_group(group)
+
+    def _unblock(self, flow: Flow) -> None:
+        for queue in flow.queues:
+            self.ordering.refresh(queue, flow.full or self.breakers.blocks(flow.name, queue.band.group.name))
+
+    # -- endings ------------------------------------------------------------------------------------------------
+
+    def _remove(self, entry: Entry, now: int) -> None:
+        """An execution has ended: out of every table but those of its handles."""
+        call = entry.call
+        if entry.phase is CallState.QUEUED:
+            self.ordering.remove(entry)
+        entry.group.waiting -= 1
+        if call.sheddable:
+            self.admission.sheddables.remove(entry)
+        more = entry.more
+        if more is not None:
+            self.timers.void(more)
+            self.keys.remove(entry)
+            self._unpark(entry, now)
+        if call.effect is not Effect.READ and entry.attempts:
+            self.objects.ended += 1
+            if more is not None and more.doubt and "apply" in call.hooks:
+                self.objects.doubtful(self.lane_key(entry), self.executable(entry), entry.ticket, now)
+                self._time_overlay()
+        table = self.lanes.table
+        key = self.lane_key(entry)
+        if table.get(key) is entry:
+            del table[key]
+        else:
+            lane = self.lanes.discard(key, entry)
+            if lane is not None:
+                self._advance(lane)
+
+    def _conclude(self, entry: Entry, now: int, kind: type, *args: Any, late: Any = None) -> None:
+        """The execution has ended: its handles are told `kind`, its leavers what they left with."""
+        handles = list(self.living(entry))
+        self._remove(entry, now)
+        if entry.more is not None:
+            for handle in entry.more.leavers:
+                self._tell(handle, now, *leaving(handle), late=late)
+        for handle in handles:
+            self._tell(handle, now, kind, args)
+        self._close(entry)
+
+    @staticmethod
+    def _close(entry: Entry) -> None:
+        """The execution is over; if its own handle had left before, it ends as that was told."""
+        if not entry.phase.terminal:
+            assert entry.more is not None
+            entry.move(_OUTCOME_STATES[type(entry.more.own)])
+
+    def _tell(
+        self, handle: Entry, now: int, kind: type, args: tuple[Any, ...], *, late: Any = None, going_on: bool = False
+    ) -> None:
+        """Give a handle its one outcome (law L1). `going_on`: its execution is not over with it."""
+        more, lead = handle.more, handle.lead
+        handle.ended = now
+        if kind is Succeeded:
+            result = args[0]
+        else:
+            doubt = late is None and lead.more is not None and lead.more.doubt
+            result = kind(*args, **handle.story(now), ambiguous=doubt, late_success=late)
+        if going_on and handle is lead:
+            handle.rare().own = result
+        else:
+            handle.move(_OUTCOME_STATES[kind])
+            handle.result = result
+        self.deadlines.remove(handle)
+        if more is not None and more.lead is not None:
+            self.admission.joined -= 1
+        else:
+            self.admission.left(handle.flow, now)
+        self.settled.append(handle)
+        if more is not None:
+            self._untie(handle, kind, result)
+
+    def _untie(self, handle: Entry, kind: type, outcome: Any) -> None:
+        """Out of its context and of the index of dependents; its requirement is confirmed or has failed (law L21)."""
+        more, call = handle.more, handle.call
+        assert more is not None
+        for ref in call.depends_on:
+            table = self.dependents.get(ref.lane, {})
+            table.pop(handle.ticket, None)
+            if not table:
+                self.dependents.pop(ref.lane, None)
+        epoch = more.epoch
+        if epoch is not None:
+            epoch.handles.pop(handle.ticket, None)
+            if call.prerequisite is not None and epoch.context.ended is None:
+                state = True if kind is Succeeded else _error_of(call.prerequisite, outcome)
+                self._requirements.append((epoch, call.prerequisite, state))
+
+    def _settle_superseded(self, winner: Entry, now: int) -> None:
+        """A write has succeeded for a living handle: what it supersedes and waits is settled (law L12)."""
+        found = self.lanes.table.get(self.lane_key(winner))
+        if found is None:
+            return
+        waiting = [found] if isinstance(found, Entry) else [*found.line, *found.outside.values()]
+        call_type, uid = winner.call.call_type, winner.call.target.uid
+        for entry in waiting:
+            other = entry.call
+            if other.effect is Effect.READ or not self.lanes.supersedes(call_type, other.call_type):
+                continue
+            if uid is not None and other.target.uid not in (None, uid):
+                continue
+            handles = list(self.living(entry))
+            self._remove(entry, now)
+            for handle in handles:
+                self._tell(handle, now, Overwritten if handle.ticket < winner.ticket else Skipped, (winner.ticket,))
+            self._close(entry)
+
+    # -- parking ------------------------------------------------------------------------------------------------
+
+    def _unpark(self, entry: Entry, now: int) -> None:
+        """Out of whatever scope holds it."""
+        more = entry.more
+        if more is None:
+            return
+        if more.later is not None:
+            self._leave_later(entry, more.later, now)
+        if more.hold is not None:
+            hold, more.hold = more.hold, None
+            hold.waiting.pop(entry.ticket, None)
+            if hold.probe is entry:  # nobody waits on an event alone: look for another probe
+                hold.probe = None
+                self._time_probe(hold, now)
+
+    def _leave_later(self, entry: Entry, scope: LaterScope, now: int) -> None:
+        entry.rare().later = None
+        scope.forget(entry)
+        self._pump_later(scope, now)
+
+    def _pump_later(self, scope: LaterScope, now: int) -> None:
+        while (entry := scope.next_due()) is not None:
+            self.place(entry, now)
+        if not scope.members:
+            self.laters.pop(scope.scope, None)
+
+    def _time_probe(self, hold: Hold, when: int) -> None:
+        raise NotImplementedError
+
+    def _time_memory(self) -> None:
+        due = self.memory.due
+        if due is not None and not self.memory.timer:
+            self.timers.set(self.memory, due, (self._memory_due, None))
+
+    def _memory_due(self, _: Any, now: int) -> None:
+        self.memory.expire(now)
+        self._time_memory()
+
+    def _time_overlay(self) -> None:
+        due = self.objects.due
+        if due is not None and not self.objects.timer:
+            self.timers.set(self.objects, due, (self._overlay_due, None))
+
+    def _overlay_due(self, _: Any, now: int) -> None:
+        self.objects.ask_for_old(now)
+        self._time_overlay()
+
+
+def leaving(handle: Entry) -> tuple[type, tuple[Any, ...]]:
+    """With what a leaver leaves: its outcome's class and arguments."""
+    assert handle.more is not None
+    assert handle.more.leaving is not None
+    return handle.more.leaving
+
+
+def _error_of(name: str, outcome: Any) -> BaseException:
+    """Why a requirement failed: the error of its call, or what became of it."""
+    if isinstance(outcome, Failed):
+        return outcome.error
+    return RuntimeError(f"prerequisite {name!r} ended as {type(outcome).__name__}: {outcome}")

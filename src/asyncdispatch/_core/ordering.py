@@ -1,0 +1,325 @@
+"""Which ready call starts next: aging picks the level, fair share picks the flow, FIFO picks the call.
+
+The mathematics. A call of level l accepted at time t has the key `t − l·A`: every waiting second is worth the same to
+all, so the order of two waiting calls never changes and nothing is ever re-sorted (law L6). A `Band` is one (call type,
+level); its key is that of its oldest startable call, and the band with the smallest key is served. Inside a band, flows
+take turns by start-time fair queueing (Goyal, Vin, Cheng 1996): a flow's tag grows by 1/weight with each start, the
+smallest tag is next, and a flow that comes back enters at the tag in service plus 1/weight (law L7). Inside a flow,
+the oldest call goes first; what comes back with an older place stands in a small heap beside the queue.
+
+Dense lists and the built-in `min` carry the hot path: one list of band keys, and per band one of the oldest places and
+one of the tags. A band or flow that may not start now stands there with `NEVER`, so that nothing scans past it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+from asyncdispatch._core.states import NEVER, PLACE_SHIFT, TICKET_BITS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from asyncdispatch._core.seats import Flow
+    from asyncdispatch._core.states import Entry
+
+
+class Older:
+    """The small heap beside a queue: entries whose place is older than the queue's last. A place to be `at`."""
+
+    __slots__ = ("heap", "queue")
+
+    def __init__(self, queue: FlowQueue) -> None:
+        self.queue = queue
+        self.heap: list[tuple[int, int, Entry]] = []
+
+
+class FlowQueue:
+    """The ready calls of one flow in one band. An entry stands here while its `at` says so (lazy deletion)."""
+
+    __slots__ = ("band", "blocked", "fifo", "flow", "last", "live", "older", "slot", "tag")
+
+    def __init__(self, band: Band, flow: Flow) -> None:
+        self.band = band
+        self.flow = flow
+        self.fifo: deque[Entry] = deque()
+        self.older = Older(self)
+        self.last = -1  # rank of the last entry appended
+        self.live = 0
+        self.slot = -1
+        self.tag = 0
+        self.blocked = False  # its flow is full, or a breaker holds it
+
+    def head(self) -> Entry | None:
+        """The oldest live entry; dead ones before it are dropped."""
+        fifo, heap = self.fifo, self.older.heap
+        while fifo and fifo[0].at is not self:
+            fifo.popleft()
+        if not fifo:
+            self.last = -1
+        if not heap:
+            return fifo[0] if fifo else None
+        while heap and (heap[0][2].at is not self.older or heap[0][2].rank != heap[0][0]):
+            heappop(heap)
+        if heap and (not fifo or heap[0][0] < fifo[0].rank):
+            return heap[0][2]
+        return fifo[0] if fifo else None
+
+    def entries(self) -> Iterator[Entry]:
+        """All live entries, in no particular order."""
+        yield from (entry for entry in self.fifo if entry.at is self)
+        seen: dict[int, None] = {}
+        for rank, _, entry in self.older.heap:
+            if entry.at is self.older and entry.rank == rank and entry.ticket not in seen:
+                seen[entry.ticket] = None
+                yield entry
+
+    def compact(self) -> None:
+        """Drop dead entries once they are more than the live ones (half of the memory at most, P7)."""
+        if len(self.fifo) + len(self.older.heap) <= 2 * self.live + 8:
+            return
+        self.fifo = deque(entry for entry in self.fifo if entry.at is self)
+        heap = self.older.heap
+        heap[:] = [item for item in heap if item[2].at is self.older and item[2].rank == item[0]]
+        heapify(heap)
+
+
+class Band:
+    """One (call type, level): its flows, their oldest places and their tags, side by side."""
+
+    __slots__ = ("group", "heads", "idle", "level", "named", "offset", "queues", "service", "slot", "tags")
+
+    def __init__(self, group: Group, level: int, offset: int, slot: int) -> None:
+        self.group = group
+        self.level = level
+        self.offset = offset
+        self.slot = slot
+        self.queues: list[FlowQueue] = []
+        self.heads: list[int] = []
+        self.tags: list[int] = []
+        self.named: dict[str, FlowQueue] = {}
+        self.service = 0  # the tag in service
+        self.idle: list[tuple[int, str]] = []  # heap of (tag, flow) of flows that ran empty but are still ahead
+
+
+class Group:
+    """One call type: its seats, and its bands by level. Skipped as a whole while its seats are taken."""
+
+    __slots__ = ("bands", "in_flight", "limit", "name", "waiting")
+
+    def __init__(self, name: str, limit: int | None, levels: int) -> None:
+        self.name = name
+        self.limit = limit
+        self.in_flight = 0
+        self.waiting = 0  # executions not in flight
+        self.bands: list[Band | None] = [None] * levels
+
+    @property
+    def full(self) -> bool:
+        return self.limit is not None and self.in_flight >= self.limit
+
+
+class Ordering:
+    """All bands. `pick` is the only question; `push`, `remove`, `take` and the two `refresh` keep the answer right."""
+
+    __slots__ = ("_aging", "_bands", "_keys", "_levels", "ready")
+
+    def __init__(self, levels: int, aging: int) -> None:
+        self._levels = levels
+        self._aging = aging
+        self._bands: list[Band] = []
+        self._keys: list[int] = []
+        self.ready = 0
+
+    def key_of(self, level: int, place: int) -> int:
+        """The static key of a rank: smaller starts first."""
+        return place + self._offset(level)
+
+    def _offset(self, level: int) -> int:
+        urgency = self._levels - 1 - level  # 0 is the most urgent, so that it wins a tie
+        return (urgency << TICKET_BITS) - (level * self._aging << PLACE_SHIFT)
+
+    # -- entries ------------------------------------------------------------------------------------------------
+
+    def push(self, entry: Entry, blocked: bool) -> None:
+        """Add a ready call. `blocked`: a breaker holds its flow and type."""
+        band = entry.group.bands[entry.level] or self._make_band(entry.group, entry.level)
+        queue = band.named.get(entry.flow.name)
+        if queue is None:
+            queue = self._enter(band, entry.flow, blocked)
+        rank = entry.rank
+        if rank > queue.last:
+            queue.fifo.append(entry)
+            queue.last = rank
+            entry.at = queue
+        else:
+            heappush(queue.older.heap, (rank, entry.ticket, entry))
+            entry.at = queue.older
+        queue.live += 1
+        self.ready += 1
+        if rank < band.heads[queue.slot] and not queue.blocked:
+            band.heads[queue.slot] = rank
+            self._rekey(band)
+
+    def remove(self, entry: Entry) -> None:
+        """Take a ready call out without starting it."""
+        at = entry.at
+        queue = at.queue if isinstance(at, Older) else at
+        assert queue is not None
+        entry.at = None
+        queue.live -= 1
+        self.ready -= 1
+        if not queue.live:
+            self._leave(queue)
+        else:
+            queue.compact()
+            self._rehead(queue)
+
+    def pick(self) -> Entry | None:
+        """The call that starts next, seats and tokens permitting (laws L6, L7)."""
+        keys = self._keys
+        if not keys:
+            return None
+        best = min(keys)
+        if best >= NEVER:
+            return None
+        band = self._bands[keys.index(best)]
+        queues = band.queues
+        queue = queues[0] if len(queues) == 1 else queues[band.tags.index(min(band.tags))]
+        return queue.head()
+
+    def take(self, entry: Entry) -> None:
+        """`entry`, just picked, starts: its flow is charged (law L7)."""
+        at = entry.at
+        queue = at.queue if isinstance(at, Older) else at
+        assert queue is not None
+        band = queue.band
+        entry.at = None
+        if at is queue:
+            queue.fifo.popleft()
+        else:
+            heappop(queue.older.heap)
+        queue.live -= 1
+        self.ready -= 1
+        if queue.tag > band.service:
+            band.service = queue.tag
+        queue.tag += queue.flow.increment
+        if band.idle:
+            while band.idle and band.idle[0][0] < band.service:
+                heappop(band.idle)
+        if not queue.live:
+            self._leave(queue)
+        else:
+            if not queue.blocked:
+                band.tags[queue.slot] = queue.tag
+            self._rehead(queue)
+
+    # -- what may start -----------------------------------------------------------------------------------------
+
+    def refresh(self, queue: FlowQueue, blocked: bool) -> None:
+        """The flow of `queue` became full or has a seat again, or its breaker opened or closed."""
+        if blocked == queue.blocked:
+            return
+        queue.blocked = blocked
+        band = queue.band
+        if blocked:
+            band.tags[queue.slot] = band.heads[queue.slot] = NEVER
+            self._rekey(band)
+        else:
+            # Coming back is entering: no credit is saved while it could not start.
+            queue.tag = max(queue.tag, band.service + queue.flow.increment)
+            band.tags[queue.slot] = queue.tag
+            self._rehead(queue)
+
+    def refresh_group(self, group: Group) -> None:
+        """The seats of a call type were used up, or one came free."""
+        for band in group.bands:
+            if band is not None:
+                self._rekey(band)
+
+    def drop(self, group: Group) -> None:
+        """Forget a call type that has nothing ready."""
+        for band in group.bands:
+            if band is None:
+                continue
+            last = self._bands.pop()
+            self._keys.pop()
+            if last is not band:
+                self._bands[band.slot] = last
+                last.slot = band.slot
+                self._rekey(last)
+
+    def entries(self) -> Iterator[Entry]:
+        for band in self._bands:
+            for queue in band.queues:
+                yield from queue.entries()
+
+    def bands(self) -> Iterator[Band]:
+        yield from self._bands
+
+    # -- keeping the dense lists --------------------------------------------------------------------------------
+
+    def _rehead(self, queue: FlowQueue) -> None:
+        band = queue.band
+        head = queue.head()
+        assert head is not None
+        rank = NEVER if queue.blocked else head.rank
+        if band.heads[queue.slot] != rank:
+            band.heads[queue.slot] = rank
+            self._rekey(band)
+
+    def _rekey(self, band: Band) -> None:
+        heads = band.heads
+        if not heads or band.group.full:
+            self._keys[band.slot] = NEVER
+            return
+        oldest = heads[0] if len(heads) == 1 else min(heads)
+        self._keys[band.slot] = oldest + band.offset if oldest < NEVER else NEVER
+
+    def _make_band(self, group: Group, level: int) -> Band:
+        band = Band(group, level, self._offset(level), len(self._bands))
+        group.bands[level] = band
+        self._bands.append(band)
+        self._keys.append(NEVER)
+        return band
+
+    def _enter(self, band: Band, flow: Flow, blocked: bool) -> FlowQueue:
+        """A flow gets its first ready call in a band: it enters at max(its own tag, the tag in service + 1/w)."""
+        queue = FlowQueue(band, flow)
+        queue.slot = len(band.queues)
+        queue.blocked = blocked or flow.full
+        queue.tag = band.service + flow.increment
+        for index, (tag, name) in enumerate(band.idle):
+            if name == flow.name:
+                queue.tag = max(queue.tag, tag)
+                band.idle[index] = band.idle[-1]
+                band.idle.pop()
+                heapify(band.idle)
+                break
+        band.queues.append(queue)
+        band.named[flow.name] = queue
+        band.heads.append(NEVER)
+        band.tags.append(NEVER if queue.blocked else queue.tag)
+        flow.queues.append(queue)
+        return queue
+
+    def _leave(self, queue: FlowQueue) -> None:
+        """A flow has nothing ready in this band any more: its tag is kept only while it is ahead (law L7)."""
+        band = queue.band
+        del band.named[queue.flow.name]
+        queue.flow.queues.remove(queue)
+        last = band.queues.pop()
+        head, tag = band.heads.pop(), band.tags.pop()
+        if last is not queue:
+            band.queues[queue.slot] = last
+            band.heads[queue.slot] = head
+            band.tags[queue.slot] = tag
+            last.slot = queue.slot
+        if not band.queues:
+            band.service = 0  # nobody is left to compare with
+            band.idle.clear()
+        elif queue.tag > band.service:
+            heappush(band.idle, (queue.tag, queue.flow.name))
+        self._rekey(band)
