@@ -60,7 +60,7 @@ async def test_connecting_by_kubeconfig(server, tmp_path):
         read = cluster.read(ObjectRef("v1", "Node", None, "n1"))
         assert (await read.execute(attempt_at(read)))["kind"] == "Node"
         assert await token_sent(cluster) == f"Bearer {SECRET}"
-        session = cluster.transport._session()
+        session, _ = cluster.transport._session()
     assert session.closed
 
 

@@ -236,7 +236,7 @@ async def test_a_name_that_does_not_resolve_sent_nothing(monkeypatch):
         raise OSError("Temporary failure in name resolution")
 
     async with connected("http://api.invalid:6443") as cluster:
-        session = cluster.transport._session()
+        session, _ = cluster.transport._session()
         monkeypatch.setattr(session.connector, "_resolve_host", nowhere)
         error, attempt = await post(cluster)
     assert isinstance(error, TransportError)
@@ -444,3 +444,59 @@ def test_the_server_is_named_without_secrets():
     transport = Transport(FakeClient())
     assert repr(transport) == "<Transport https://api.example:6443>"
     assert repr(Cluster(FakeClient())) == "<Cluster https://api.example:6443>"
+
+
+# ---- the environment -------------------------------------------------------------------------------------------------
+
+
+async def test_the_environment_is_asked_once(server, monkeypatch):
+    """The client's session asks it for each request, in threads: most of its cost. The connections are the same."""
+    client = server.api_client()
+    cluster = Cluster(client)
+    await get(cluster)
+    monkeypatch.setattr(asyncio, "to_thread", None)
+    monkeypatch.setattr(asyncio.get_running_loop(), "run_in_executor", None)
+    await get(cluster)
+    session, _ = cluster.transport._session()
+    assert session is Cluster(client).transport._session()[0]
+    assert session.connector is client.rest_client.pool_manager.connector
+    await client.close()
+    assert session.closed
+
+
+async def test_a_proxy_of_the_environment_is_used(server, monkeypatch):
+    """As the client would, unless the host is excepted or the client's own settings name one."""
+    seen: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append((await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0])
+        writer.write(http("200 OK", b"{}"))
+        writer.close()
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    proxy = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    for name in ("NO_PROXY", "no_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", proxy)
+    async with connected("http://api.example:6443") as cluster:
+        await get(cluster)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    async with connected("http://api.example:6443", proxy=proxy) as cluster:
+        await get(cluster)
+    assert seen == [f"GET http://api.example:6443{PODS} HTTP/1.1".encode()] * 2
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    async with connected(server.url) as cluster:
+        await get(cluster)
+    assert len(server.audit) == 1
+    listener.close()
+
+
+async def test_a_netrc_does_not_get_in_the_way(server, monkeypatch, tmp_path):
+    """A user's password for the host would collide with the token."""
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login me password secret\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    async with connected(server.url, api_key={"BearerToken": "Bearer t"}) as cluster:
+        await get(cluster)
+    assert server.audit[0].status == 200

@@ -10,7 +10,7 @@ from typing import Any, Final
 from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.kubernetes.objects import Json, field_of, timestamp, to_json
 
-__all__ = ["KEEP", "Keep", "Nomination", "checked", "merged", "patched_status", "status_fields", "timed"]
+__all__ = ["KEEP", "Conditions", "Keep", "Nomination", "checked", "merged", "patched_status", "status_fields", "timed"]
 
 
 class Keep(enum.Enum):
@@ -28,14 +28,26 @@ KEEP: Final = Keep.KEEP
 Nomination = str | None | Keep
 
 
-def checked(conditions: Any, label: str = "conditions") -> tuple[Json, ...]:
+class Conditions(tuple[Json, ...]):
+    """Conditions that were checked, so that making a call of them again (a merge, a rebase) costs nothing."""
+
+    __slots__ = ()
+
+
+_SCALARS = frozenset({str, int, bool, type(None)})
+
+
+def checked(conditions: Any, label: str = "conditions") -> Conditions:
     """Conditions (dicts or client models) as a tuple of dicts; `ConfigurationError` for what can't be one."""
+    if type(conditions) is Conditions:
+        return conditions
     if isinstance(conditions, (str, bytes, dict)) or not isinstance(conditions, Iterable):
         raise ConfigurationError(label, conditions, "must be a sequence of conditions")
     found: dict[str, Json] = {}
     for index, item in enumerate(conditions):
         place = f"{label}[{index}]"
-        condition = to_json(item, place)
+        plain = type(item) is dict and _SCALARS.issuperset(map(type, item.values()))
+        condition = dict(item) if plain else to_json(item, place)
         if not isinstance(condition, dict):
             raise ConfigurationError(place, condition, "must be a condition: a dict with type and status")
         kind, status = condition.get("type"), condition.get("status")
@@ -46,17 +58,17 @@ def checked(conditions: Any, label: str = "conditions") -> tuple[Json, ...]:
         if kind in found:
             raise ConfigurationError(f"{place}.type", kind, "stands there twice: give each type once")
         found[kind] = condition
-    return tuple(found.values())
+    return Conditions(found.values())
 
 
-def timed(conditions: Sequence[Json], current: Iterable[Json], now: datetime | None = None) -> tuple[Json, ...]:
+def timed(conditions: Sequence[Json], current: Iterable[Json], now: datetime | None = None) -> Conditions:
     """`conditions` with the lastTransitionTime that each should have.
 
     One whose status is the current one keeps the current time: nothing has changed. One that changes keeps the time
     that it was given; without one it gets `now`, if given.
     """
     known = {condition.get("type"): condition for condition in current}
-    return tuple(_timed(condition, known.get(condition["type"]), now) for condition in conditions)
+    return Conditions(_timed(condition, known.get(condition["type"]), now) for condition in conditions)
 
 
 def _timed(condition: Json, current: Json | None, now: datetime | None) -> Json:
@@ -68,12 +80,12 @@ def _timed(condition: Json, current: Json | None, now: datetime | None) -> Json:
     return {**condition, "lastTransitionTime": timestamp(now)}
 
 
-def merged(earlier: Sequence[Json], later: Sequence[Json]) -> tuple[Json, ...]:
+def merged(earlier: Conditions, later: Conditions) -> Conditions:
     """One list of conditions that does what sending `earlier`, then `later`, would do: by type, then field by field."""
     result = {condition["type"]: condition for condition in earlier}
     for condition in later:
         result[condition["type"]] = {**result.get(condition["type"], {}), **condition}
-    return tuple(result.values())
+    return Conditions(result.values())
 
 
 def status_fields(conditions: Sequence[Json], nominated_node: Nomination) -> Json:

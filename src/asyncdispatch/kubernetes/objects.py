@@ -50,7 +50,7 @@ def field_of(obj: Any, *path: str) -> Any:
     """What stands at `path` (JSON keys) in a dict or a client model, or None where any part of it is missing."""
     value = obj
     for key in path:
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             value = value.get(key)
         else:
             value = getattr(value, _SNAKE.sub("_", key).lower(), None)

@@ -22,6 +22,7 @@ from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.kubernetes.calls import KubernetesCall
 from asyncdispatch.kubernetes.conditions import (
     KEEP,
+    Conditions,
     Nomination,
     checked,
     merged,
@@ -127,7 +128,7 @@ class PodStatusPatch(KubernetesCall[Json]):
     `satisfied` says that the Pod it was decided on has it all already.
     """
 
-    conditions: tuple[Json, ...] = field(default=(), hash=False)
+    conditions: Conditions = field(default=Conditions(), hash=False)
     nominated_node: Nomination = KEEP
     satisfied: bool = False
     call_type: str = "pod_status_patch"

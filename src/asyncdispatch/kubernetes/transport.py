@@ -13,6 +13,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
+from weakref import WeakKeyDictionary
 
 import aiohttp
 from aiohttp.payload import Payload
@@ -93,15 +95,15 @@ class Transport:
         query: Mapping[str, str] | None,
         headers: dict[str, str],
     ) -> aiohttp.ClientResponse:
-        session = self._session()
+        session, proxy = self._session()
         seconds = attempt.remaining
         if not seconds:
             raise TransportError("no time was left for it", sent=False, request=f"{method} {path}")
         configuration = self._client.configuration
         url = configuration.host.rstrip("/") + path
         options: dict[str, Any] = {}
-        if configuration.proxy:
-            options["proxy"] = configuration.proxy
+        if configuration.proxy or proxy:
+            options["proxy"] = configuration.proxy or proxy
         if configuration.proxy_headers:
             options["proxy_headers"] = configuration.proxy_headers
         if configuration.tls_server_name:
@@ -119,14 +121,20 @@ class Transport:
             **options,
         )
 
-    def _session(self) -> aiohttp.ClientSession:
+    def _session(self) -> tuple[aiohttp.ClientSession, str | None]:
+        """A session with the client's connections, and the proxy that the environment wants it to use."""
         rest = self._client.rest_client
         if rest.pool_manager is None:  # the official client opens its session with its first request
             rest.pool_manager = rest._create_pool_manager()
-        session: aiohttp.ClientSession = rest.pool_manager
-        if session.closed:
+        theirs: aiohttp.ClientSession = rest.pool_manager
+        if theirs.closed:
             raise ConfigurationError("api_client", self.server, "it is closed: keep it open until the dispatcher ends")
-        return session
+        if not theirs.trust_env or type(theirs) is not aiohttp.ClientSession:
+            return theirs, None
+        if (ours := _OURS.get(theirs)) is None:
+            proxy = _proxy_of_environment(self._client.configuration.host)
+            ours = _OURS[theirs] = _without_environment(theirs), proxy
+        return ours
 
     async def _headers(self, attempt: Attempt, aside: bool, label: str) -> dict[str, str]:
         client = self._client
@@ -184,6 +192,37 @@ class Transport:
             plural, kind = entry.get("name"), entry.get("kind")
             if isinstance(plural, str) and isinstance(kind, str) and "/" not in plural:
                 self._resources[api_version, kind] = Resource(plural, bool(entry.get("namespaced")))
+
+
+def _without_environment(theirs: aiohttp.ClientSession) -> aiohttp.ClientSession:
+    """A session on the same connections that does not look into the environment for each request.
+
+    The client's own does: it asks for a proxy and reads the user's netrc in threads, which costs several times the
+    request (and a netrc that knows the host makes every request with a token fail). We ask for the proxy once.
+    """
+    return aiohttp.ClientSession(
+        connector=theirs.connector,
+        connector_owner=False,
+        headers=theirs.headers,
+        skip_auto_headers=theirs.skip_auto_headers,
+        auth=theirs.auth,
+        cookie_jar=theirs.cookie_jar,
+        trace_configs=theirs.trace_configs,
+        auto_decompress=theirs.auto_decompress,
+    )
+
+
+# By the client's session, and alive for as long as that: aiohttp complains of a session that ends before it is closed,
+# and ours is closed by closing the client.
+_OURS: WeakKeyDictionary[aiohttp.ClientSession, tuple[aiohttp.ClientSession, str | None]] = WeakKeyDictionary()
+
+
+def _proxy_of_environment(host: str) -> str | None:
+    """The proxy that HTTPS_PROXY and its like name for the API server, unless NO_PROXY excepts it."""
+    url = urlsplit(host)
+    if url.hostname is None or proxy_bypass(url.hostname):
+        return None
+    return getproxies().get(url.scheme)
 
 
 class _Body(Payload):
