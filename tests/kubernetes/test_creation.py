@@ -224,6 +224,20 @@ async def test_a_name_held_by_a_dying_object(server, cluster):
     assert (await tried(result.call))["metadata"]["uid"] != old["metadata"]["uid"]
 
 
+async def test_a_refusal_stays_a_refusal_while_a_dying_object_is_waited_for(server, cluster):
+    """Our POST was answered by 409: whatever holds the name afterwards is not ours, with or without a key."""
+    call = cluster.create(new_pod())
+    dying = server.put(
+        {**new_pod(), "metadata": {**new_pod()["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    )
+    refused = failure(409, "exists", reason="AlreadyExists", request="POST /api/v1/namespaces/ns/pods")
+    with pytest.raises(ApiError, match="object is being deleted") as caught:
+        await call.reconcile(attempt_at(call), refused)
+    server.finish(dying)
+    server.put(new_pod())
+    assert isinstance(await call.reconcile(attempt_at(call), caught.value), Refused)
+
+
 # ---- by generated name -----------------------------------------------------------------------------------------------
 
 

@@ -2,11 +2,13 @@
 
 import math
 
+import aiohttp
 import pytest
 
 from asyncdispatch.errors import DispatchError
 from asyncdispatch.kubernetes import ApiError, TransportError
 from asyncdispatch.kubernetes.errors import BODY_KEPT, api_error_of
+from asyncdispatch.kubernetes.transport import transport_error_of
 from tests.kubernetes.support import failure, plain
 
 
@@ -114,6 +116,12 @@ def test_transport_errors_say_what_may_have_happened():
     assert str(TransportError("reset", sent=True, request="POST /x")) == "POST /x: reset (it may have been applied)"
     assert str(TransportError("refused", sent=False)) == "refused (it was not sent)"
     assert str(TransportError("reset", sent=True, request="GET /x")) == "GET /x: reset"
+
+
+def test_a_password_in_a_url_is_not_told():
+    """An error of the HTTP client may name the proxy with its user."""
+    error = transport_error_of(aiohttp.InvalidURL("http://me:secret@proxy:1/x"))
+    assert str(error) == "InvalidURL: http://proxy:1/x (it was not sent)"
 
 
 def test_reprs():

@@ -114,6 +114,7 @@ def test_paths(monkeypatch, tmp_path):
         kubeconfig_paths(None)
 
 
+EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never"}
 USER = [{"name": "u", "user": {"token": SECRET}}]
 
 
@@ -146,13 +147,13 @@ USER = [{"name": "u", "user": {"token": SECRET}}]
             ),
             *(None, "it can't be used"),
         ),
-        (kubeconfig(users=[{"name": "u", "user": {"exec": {"command": SECRET}}}]), None, "it can't be used"),
+        (kubeconfig(users=[{"name": "u", "user": {"exec": {**EXEC, "command": SECRET}}}]), None, "it can't be used"),
         (f"- {SECRET}", None, "must be a mapping"),
         (f"users:\n  - token: {SECRET}\n bad: [", None, "is not YAML at line 3"),
         ("", None, "must be a mapping"),
     ],
 )
-async def test_a_broken_kubeconfig_is_told_without_its_secrets(tmp_path, caplog, content, context, says):
+async def test_a_broken_kubeconfig_is_told_without_its_secrets(tmp_path, content, context, says):
     """Field, value and remedy; no token, not even in the errors that led to it."""
     path = written(tmp_path, content)
     with pytest.raises(ConfigurationError) as caught:

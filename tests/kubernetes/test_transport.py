@@ -311,6 +311,7 @@ async def test_a_server_that_is_silent_ends_with_the_attempt():
     assert isinstance(error, TransportError)
     assert (error.sent, attempt.sent) == (True, True)
     assert "no answer in time" in str(error)
+    assert isinstance(error, TimeoutError)  # which is a sign of overload; waiting for a connection is none
 
 
 async def test_waiting_for_a_connection_is_not_sending(server):
@@ -323,6 +324,7 @@ async def test_waiting_for_a_connection_is_not_sending(server):
         assert isinstance(error, TransportError)
         assert (error.sent, attempt.sent) == (False, False)
         assert "no connection in time" in str(error)
+        assert not isinstance(error, TimeoutError)
         assert len(server.audit) == 1
         first.cancel()
 

@@ -5,6 +5,7 @@
     DispatchError
     ├── ApiError          an answer came, and it was not what was asked for
     └── TransportError    no answer came, or none that could be read to its end
+        └── TransportTimeout   the server did not answer in time (also a TimeoutError)
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 from asyncdispatch.errors import DispatchError
 
-__all__ = ["ApiError", "TransportError"]
+__all__ = ["ApiError", "TransportError", "TransportTimeout"]
 
 Json = dict[str, Any]
 
@@ -119,6 +120,10 @@ class TransportError(DispatchError):
 
     def __repr__(self) -> str:
         return f"<TransportError {self}>"
+
+
+class TransportTimeout(TransportError, TimeoutError):
+    """The request was sent, and no answer came in time: a sign of overload, as any time-out of a server is."""
 
 
 def api_error_of(error: Any) -> ApiError | None:

@@ -8,8 +8,10 @@ session, and check the answer themselves.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -22,7 +24,7 @@ from yarl import URL
 
 from asyncdispatch.calls import Attempt, ObjectRef
 from asyncdispatch.errors import ConfigurationError
-from asyncdispatch.kubernetes.errors import ApiError, TransportError
+from asyncdispatch.kubernetes.errors import ApiError, TransportError, TransportTimeout
 from asyncdispatch.kubernetes.resources import Resource, builtin, group_path
 
 __all__ = ["JSON", "MERGE_PATCH", "STRATEGIC_MERGE_PATCH", "Transport", "transport_error_of"]
@@ -149,14 +151,15 @@ class Transport:
 
     async def _credentials(self, attempt: Attempt, label: str) -> dict[str, Any]:
         configuration = self._client.configuration
-        settings: dict[str, Any]
         try:
-            if configuration.refresh_api_key_hook is None:
-                settings = await configuration.auth_settings()
-            else:
+            settings: Any = configuration.auth_settings()  # a coroutine in later versions of the client
+            if configuration.refresh_api_key_hook is not None and inspect.isawaitable(settings):
                 # The hook reads a file or runs a program: its time is the attempt's.
                 async with asyncio.timeout(attempt.remaining):
-                    settings = await configuration.auth_settings()
+                    settings = await settings
+            elif inspect.isawaitable(settings):
+                settings = await settings
+            return dict(settings)
         except OSError as error:
             message = f"credentials could not be read: {str(error) or type(error).__name__}"
             raise TransportError(message, sent=False, credentials=True, request=label) from error
@@ -164,7 +167,6 @@ class Transport:
             # Its text may repeat what it read, so only its kind is told, and it is not chained.
             message = f"credentials could not be refreshed: {type(error).__name__}"
             raise TransportError(message, sent=False, credentials=True, request=label) from None
-        return settings
 
     async def locate(self, ref: ObjectRef, plural: str | None, attempt: Attempt) -> Resource:
         """How the server serves the ref's kind: built in, as `plural` says, or looked up once in its discovery.
@@ -259,13 +261,17 @@ def transport_error_of(error: BaseException, request: str = "", *, sent: bool = 
     if isinstance(error, TransportError):
         return error
     certificate = isinstance(error, (aiohttp.ClientConnectorCertificateError, aiohttp.ServerFingerprintMismatch))
+    sent = sent and not certificate and not isinstance(error, _NOT_SENT)
     if isinstance(error, TimeoutError):
-        message = "no answer in time" if sent else "no connection in time"
-    else:
-        message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    unsent = certificate or isinstance(error, _NOT_SENT)
-    return TransportError(message, sent=sent and not unsent, credentials=certificate, request=request)
+        if sent:
+            return TransportTimeout("no answer in time", sent=True, request=request)
+        return TransportError("no connection in time", sent=False, request=request)
+    said = _USER_IN_URL.sub("//", str(error))
+    message = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return TransportError(message, sent=sent, credentials=certificate, request=request)
 
+
+_USER_IN_URL = re.compile(r"//[^/@\s]*@")
 
 # Refused, not resolved, not handshaken, no free connection in time, or no request that could be sent at all.
 _NOT_SENT = (
