@@ -1,3 +1,116 @@
-"""Asynchronous API calls for Kubernetes schedulers, scheduler plugins and controllers."""
+"""Asynchronous API calls for Kubernetes schedulers, scheduler plugins and controllers on asyncio."""
 
-__all__: list[str] = []
+from asyncdispatch._core.admission import Pressure
+from asyncdispatch._core.states import CallState
+from asyncdispatch.calls import (
+    Again,
+    APICall,
+    Applied,
+    Attempt,
+    Effect,
+    FunctionCall,
+    ObjectRef,
+    Refused,
+    Unknown,
+    Verdict,
+    VerdictKind,
+)
+from asyncdispatch.completions import Completion, CompletionStream
+from asyncdispatch.config import (
+    AdaptiveLimit,
+    BreakerPolicy,
+    CallTypePolicy,
+    DispatcherConfig,
+    FlowQuota,
+    IdempotencyPolicy,
+    PriorityLevels,
+    RateLimit,
+    RetryBudget,
+    RetryPolicy,
+)
+from asyncdispatch.contexts import SchedulingContext
+from asyncdispatch.dispatcher import Contexts, Dispatcher
+from asyncdispatch.errors import (
+    AmbiguousOutcome,
+    AsyncDisabled,
+    Backpressure,
+    CallCancelled,
+    CallFailed,
+    CallOverwritten,
+    CallShed,
+    CallSkipped,
+    ConfigurationError,
+    DeadlineExpired,
+    DispatcherClosed,
+    DispatchError,
+    MergeFailed,
+    OutcomeError,
+    PrerequisiteFailed,
+    RefusedError,
+    StaleContext,
+)
+from asyncdispatch.handles import CallHandle
+from asyncdispatch.outcomes import Cancelled, Expired, Failed, Outcome, Overwritten, Shed, Skipped, Succeeded
+from asyncdispatch.statistics import DispatcherStatistics, DrainReport, Mode
+from asyncdispatch.verdicts import classify
+
+__all__ = [
+    "APICall",
+    "AdaptiveLimit",
+    "Again",
+    "AmbiguousOutcome",
+    "Applied",
+    "AsyncDisabled",
+    "Attempt",
+    "Backpressure",
+    "BreakerPolicy",
+    "CallCancelled",
+    "CallFailed",
+    "CallHandle",
+    "CallOverwritten",
+    "CallShed",
+    "CallSkipped",
+    "CallState",
+    "CallTypePolicy",
+    "Cancelled",
+    "Completion",
+    "CompletionStream",
+    "ConfigurationError",
+    "Contexts",
+    "DeadlineExpired",
+    "DispatchError",
+    "Dispatcher",
+    "DispatcherClosed",
+    "DispatcherConfig",
+    "DispatcherStatistics",
+    "DrainReport",
+    "Effect",
+    "Expired",
+    "Failed",
+    "FlowQuota",
+    "FunctionCall",
+    "IdempotencyPolicy",
+    "MergeFailed",
+    "Mode",
+    "ObjectRef",
+    "Outcome",
+    "OutcomeError",
+    "Overwritten",
+    "PrerequisiteFailed",
+    "Pressure",
+    "PriorityLevels",
+    "RateLimit",
+    "Refused",
+    "RefusedError",
+    "RetryBudget",
+    "RetryPolicy",
+    "SchedulingContext",
+    "Shed",
+    "Skipped",
+    "StaleContext",
+    "Succeeded",
+    "Unknown",
+    "Verdict",
+    "VerdictKind",
+    "classify",
+]

@@ -27,7 +27,7 @@ class Pressure(enum.Enum):
 
 
 class DrainRate:
-    """Handles settled per second, smoothed over about ten seconds: what `retry_after` and "too late" are guessed from."""
+    """Handles settled per second, smoothed over about ten seconds: `retry_after` and "too late" are guessed from it."""
 
     __slots__ = ("_count", "_rate", "_since")
 

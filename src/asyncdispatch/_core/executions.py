@@ -205,7 +205,7 @@ class Executions:
         return found
 
     def _ready(self, entry: Entry) -> None:
-        """Time and requirements let it start: into line, if it is a write, and into the queue when its turn is there."""
+        """Time and requirements let it start: into line, if it is a write, and into the queue in its turn."""
         found = self.lanes.table.get(self.lane_key(entry))
         if not isinstance(found, Lane):
             if entry.phase is not CallState.QUEUED:
@@ -232,7 +232,7 @@ class Executions:
         self._hurry(lane, entry)
 
     def _advance(self, lane: Lane) -> None:
-        """Queue the first in line when nothing of its lane flies, and the ordered reads that wait for nothing any more."""
+        """Queue the first in line when nothing of its lane flies, and the ordered reads whose wait is over."""
         line = lane.line
         if line:
             if lane.flying is None and line[0].phase is CallState.LINE:
@@ -396,7 +396,7 @@ class Executions:
             handle.rare().own = result
         else:
             handle.move(_OUTCOME_STATES[kind])
-            handle.result = result
+            handle.value = result
         self.deadlines.remove(handle)
         if more is not None and more.lead is not None:
             self.admission.joined -= 1

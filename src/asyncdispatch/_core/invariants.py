@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from asyncdispatch._core.lanes import Lane
@@ -10,6 +11,8 @@ from asyncdispatch._core.states import NEVER, CallState, Entry, InvariantError
 from asyncdispatch.calls import Effect
 
 if TYPE_CHECKING:
+    from collections.abc import Sized
+
     from asyncdispatch._core.machine import DispatchCore
 
 
@@ -40,14 +43,14 @@ def _lanes(core: DispatchCore, entries: list[Entry], now: int) -> None:
     flying: dict[str, int] = {}
     for entry in entries:
         if entry.phase.flying and entry.call.effect is not Effect.READ:
-            lane = core.lane_key(entry)
-            flying[lane] = flying.get(lane, 0) + 1
-            _require(flying[lane] == 1, "L2", f"two writes of {lane} are in flight", entry)
-    for key, lane_or_entry in core.lanes.table.items():
-        if not isinstance(lane_or_entry, Lane):
-            _require(core.lane_key(lane_or_entry) == key, "L2", "an entry in another's lane", lane_or_entry)
+            name = core.lane_key(entry)
+            flying[name] = flying.get(name, 0) + 1
+            _require(flying[name] == 1, "L2", f"two writes of {name} are in flight", entry)
+    for key, found in core.lanes.table.items():
+        if not isinstance(found, Lane):
+            _require(core.lane_key(found) == key, "L2", "an entry in another's lane", found)
             continue
-        lane = lane_or_entry
+        lane = found
         _require(len(lane) > 0, "L19", f"lane {key} is empty")
         if lane.flying is not None:
             _require(lane.flying.phase.flying, "L2", "the lane's flying write does not fly", lane.flying)
@@ -95,7 +98,7 @@ def _capacity(core: DispatchCore, entries: list[Entry], now: int) -> None:
 
 
 def _unsettled(core: DispatchCore, entries: list[Entry]) -> list[Entry]:
-    found = []
+    found: list[Entry] = []
     for entry in entries:
         found.extend(core.living(entry))
         if entry.more is not None:
@@ -151,7 +154,7 @@ def _ranks(core: DispatchCore, entries: list[Entry], now: int) -> None:
     for lane in core.lanes.table.values():
         if isinstance(lane, Lane):
             ahead = [*([lane.flying] if lane.flying else []), *lane.line]
-            for before, behind in zip(ahead, ahead[1:], strict=False):
+            for before, behind in pairwise(ahead):
                 good = key_of(before.level, before.rank) <= key_of(behind.level, behind.rank)
                 _require(good, "L9", "less urgent than a call behind it in line", before)
 
@@ -191,7 +194,7 @@ def _contexts(core: DispatchCore, entries: list[Entry], now: int) -> None:
 def _tables(core: DispatchCore, entries: list[Entry], now: int) -> None:
     if entries:
         return
-    tables = {
+    tables: dict[str, Sized] = {
         "lanes": core.lanes.table,
         "keys": core.keys,
         "dependents": core.dependents,

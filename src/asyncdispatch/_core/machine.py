@@ -69,11 +69,16 @@ class DispatchCore(Executions):
     closed: str | None = None
     """Why nothing is accepted any more (law L15)."""
     _tickets = 0
+    _since = 0
 
     # -- submitting ---------------------------------------------------------------------------------------------
 
-    def submit(self, call: APICall[Any], now: int) -> Entry:
-        """Accept a validated call or refuse it. A refused one leaves no trace (laws L1, L4)."""
+    def submit(self, call: APICall[Any], now: int, since: int | None = None) -> Entry:
+        """Accept a validated call or refuse it. A refused one leaves no trace (laws L1, L4).
+
+        `since`: from when its time-out counts, if that is before now.
+        """
+        self._since = now if since is None else since
         if now >= self.timers.due or now >= self.deadlines.due:
             self.tick(now)
         if self.closed is not None:
@@ -128,7 +133,7 @@ class DispatchCore(Executions):
     def _make(self, call: APICall[Any], epoch: Epoch | None, now: int, level: int) -> Entry:
         self._tickets = ticket = self._tickets + 1
         timeout = call.timeout
-        deadline = now + nanoseconds(self.config.timeout if timeout is None else timeout)
+        deadline = self._since + nanoseconds(self.config.timeout if timeout is None else timeout)
         flow, group = self._flow(call.flow), self._group(call.call_type)
         entry = self._new_entry(call, ticket, place_of(now, ticket), level, deadline, flow, group)
         if epoch is not None:
@@ -874,7 +879,7 @@ class DispatchCore(Executions):
             if entry.phase is CallState.IN_FLIGHT:
                 entry.move(CallState.STOPPING)
                 self.stops.append(entry)
-            self.timers.set(entry.rare(), now + nanoseconds(self.config.give_up), (self._give_up, entry))
+            self.timers.set(entry.rare(), now + nanoseconds(self.config.give_up), (self.give_up, entry))
         elif not others:
             self._conclude(entry, now, kind, *args)
         else:
@@ -883,7 +888,7 @@ class DispatchCore(Executions):
             if entry.phase in _MOVABLE:
                 self.place(entry, now)
 
-    def _give_up(self, entry: Entry, now: int) -> None:
+    def give_up(self, entry: Entry, now: int) -> None:
         """The attempt does not end although it was asked to: its callers have waited long enough (laws L11, L19)."""
         more = entry.rare()
         more.doubt = more.doubt or entry.call.effect is not Effect.READ

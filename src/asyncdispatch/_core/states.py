@@ -9,7 +9,7 @@ L15 closing resolves all · L16 deterministic · L17 fenced binds · L18 own wri
 everywhere · L20 tokens at start, waiting holds no seat · L21 requirements.
 
 An `Entry` is one accepted call. It is the caller's handle and, unless it joined another's, also the execution:
-`phase` says where the execution is, `result` what the handle was told.
+`phase` says where the execution is, `value` what the handle was told.
 """
 
 from __future__ import annotations
@@ -136,9 +136,9 @@ class Entry:
         "owner",  # the shell's; the core never looks at it
         "phase",
         "rank",
-        "result",  # the value of a success, else the outcome
         "started",  # ns; of the attempt in flight, else 0
         "ticket",
+        "value",  # the value of a success, else the outcome
         "waiter",  # the shell's
     )
 
@@ -166,7 +166,7 @@ class Entry:
         self.attempts = 0
         self.started = 0
         self.ended = 0
-        self.result: Any = None
+        self.value: Any = None
         self.more: More | None = None
         self.waiter: Any = None
 
@@ -209,10 +209,10 @@ class Entry:
     def settled(self) -> AnyOutcome | None:
         """The outcome, or None while there is none."""
         if self.phase is _S.SUCCEEDED and (self.more is None or self.more.own is None):
-            return Succeeded(self.result, **self.story(self.ended))
+            return Succeeded(self.value, **self.story(self.ended))
         if self.more is not None and self.more.own is not None:
             return self.more.own
-        return self.result if self.phase.terminal else None
+        return self.value if self.phase.terminal else None
 
     def story(self, ended: int) -> dict[str, Any]:
         """What every outcome tells of the way that led to it."""

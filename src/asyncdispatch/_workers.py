@@ -1,0 +1,415 @@
+"""Long-lived workers: each asks the core for an execution, performs it, reports, and asks again.
+
+No task and no cancel scope is made per call. An attempt's time-out is a number in its worker's slot, watched by one
+timer; when it is over, or the core asks an attempt to stop, the worker's task is cancelled and afterwards uncancelled,
+as `asyncio.timeout` does it, and told apart from a cancellation from outside by the worker's `cause`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import types
+from collections.abc import Callable, Generator
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from asyncdispatch._core.machine import Failure
+from asyncdispatch._core.states import PLACE_SHIFT, SECOND, Entry
+from asyncdispatch.calls import Again, APICall, Applied, Attempt, Effect, Refused, Unknown, Verdict, VerdictKind
+from asyncdispatch.errors import ConfigurationError
+from asyncdispatch.verdicts import classify, signal_of, signature_of
+
+if TYPE_CHECKING:
+    from asyncdispatch.dispatcher import Dispatcher
+
+log = logging.getLogger("asyncdispatch")
+
+TIMED_OUT = "timed out"
+ASKED_TO_STOP = "asked to stop"
+SHUT_DOWN = "shut down"
+
+YIELD_EVERY = 64
+"""A worker whose calls never suspend gives way to the rest of the loop after so many."""
+
+
+class Worker:
+    """One long-lived task and the slot that says what it performs."""
+
+    __slots__ = ("attempt", "cause", "deadline", "entry", "task", "waker")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None]
+        self.entry: Entry | None = None
+        self.attempt: Attempt | None = None
+        self.deadline = 0  # ns; when its attempt is cut off
+        self.cause: str | None = None  # why its task was cancelled by us
+        self.waker: asyncio.Future[None] | None = None
+
+
+class WorkerPool:
+    """Workers, parked last in first out; woken one for each call that may start."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._core = dispatcher._core
+        self._loop = dispatcher._loop
+        self._config = dispatcher.config
+        self._workers: dict[int, Worker] = {}
+        self._numbers = 0
+        self._parked: list[Worker] = []
+        self._waking = 0
+        self._closing = False
+        self.flying: dict[int, Worker] = {}
+        """By ticket of the execution."""
+
+    # -- waking -------------------------------------------------------------------------------------------------
+
+    def kick(self) -> None:
+        """Wake, or make, one worker for each call that may start and has none yet."""
+        core = self._core
+        seats = core.seats
+        wanted = min(seats.limit - seats.taken, core.ordering.ready) - self._waking
+        while wanted > 0:
+            if self._parked:
+                worker = self._parked.pop()
+                assert worker.waker is not None
+                worker.waker.set_result(None)
+            elif len(self._workers) < seats.maximum and not self._closing:
+                self._spawn()
+            else:
+                return
+            self._waking += 1
+            wanted -= 1
+
+    def _spawn(self) -> None:
+        worker = Worker()
+        self._numbers += 1
+        number = self._numbers
+        name = f"asyncdispatch-worker-{number}"
+        worker.task = self._loop.create_task(self._work(worker), name=name)
+        self._workers[number] = worker
+        worker.task.add_done_callback(lambda task: self._ended(number, task))
+
+    def _ended(self, number: int, task: asyncio.Task[None]) -> None:
+        del self._workers[number]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._dispatcher._broken(error)
+
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        return [worker.task for worker in self._workers.values()]
+
+    def shut_down(self) -> None:
+        """Cancel every worker: parked ones end at once, the others as soon as their attempts let them."""
+        self._closing = True
+        for worker in list(self._workers.values()):
+            worker.cause = SHUT_DOWN
+            worker.task.cancel()
+
+    # -- time-outs and stops ------------------------------------------------------------------------------------
+
+    def stop(self, entry: Entry) -> None:
+        """Ask the attempt of an execution to end."""
+        worker = self.flying.get(entry.ticket)
+        if worker is not None and worker.entry is entry:
+            self._cancel(worker, ASKED_TO_STOP)
+
+    def _cancel(self, worker: Worker, cause: str) -> None:
+        if worker.cause is not None:
+            return
+        worker.cause = cause
+        if asyncio.current_task(self._loop) is worker.task:
+            # It asks itself: not before it has suspended, or the cancellation would hit our own next await.
+            self._loop.call_soon(self._cancel_later, worker, worker.entry)
+        else:
+            worker.task.cancel()
+
+    @staticmethod
+    def _cancel_later(worker: Worker, entry: Entry | None) -> None:
+        if worker.entry is entry and worker.cause is not None:
+            worker.task.cancel()
+
+    def sweep(self, now: int) -> int:
+        """Cut off the attempts whose time is over. Returns when the next one's is."""
+        soonest = 1 << 120
+        for worker in list(self.flying.values()):
+            entry = worker.entry
+            if entry is None or worker.cause is not None:
+                continue
+            if worker.deadline <= now:
+                worker.deadline = self._cut_off(entry)  # a later joiner may have moved it (law L5)
+                if worker.deadline <= now:
+                    self._cancel(worker, TIMED_OUT)
+                    continue
+            soonest = min(soonest, worker.deadline)
+        return soonest
+
+    def _cut_off(self, entry: Entry) -> int:
+        """When an attempt ends at the latest: its own time-out, or the last limit of those who want it (law L5)."""
+        reconciling = entry.more is not None and entry.more.reconciling
+        policy = entry.call.retry or self._config.retry
+        seconds = policy.reconcile_timeout if reconciling else self._config.attempt_timeout
+        started = self._started_of(entry)
+        return min(started + round(seconds * SECOND), self._core.limit(entry))
+
+    def _started_of(self, entry: Entry) -> int:
+        worker = self.flying.get(entry.ticket)
+        attempt = worker.attempt if worker is not None else None
+        return entry.started if attempt is None else attempt.started
+
+    # -- working ------------------------------------------------------------------------------------------------
+
+    async def _work(self, worker: Worker) -> None:
+        dispatcher = self._dispatcher
+        now_of, core = dispatcher._now, self._core
+        self._waking -= 1
+        streak = 0
+        while True:
+            entry = core.next(now_of())
+            if core.settled or core.stops:
+                dispatcher._flush()
+            if entry is None:
+                streak = 0
+                await self._park(worker)
+                continue
+            self.kick()
+            await self._perform(worker, entry)
+            dispatcher._flush()
+            streak += 1
+            if streak >= YIELD_EVERY:
+                streak = 0
+                await asyncio.sleep(0)
+
+    async def _park(self, worker: Worker) -> None:
+        self._dispatcher._arm()
+        worker.waker = self._loop.create_future()
+        self._parked.append(worker)
+        try:
+            await worker.waker
+        finally:
+            worker.waker = None
+            if worker in self._parked:  # cancelled, not woken
+                self._parked.remove(worker)
+            else:
+                self._waking -= 1
+
+    async def _perform(self, worker: Worker, entry: Entry) -> None:
+        """One execution while it keeps its seat: an attempt, and the reconciles that it leads to (law L10)."""
+        worker.entry = entry
+        self.flying[entry.ticket] = worker
+        try:
+            reconcile = entry.more is not None and entry.more.reconciling
+            while True:
+                if reconcile:
+                    reconcile = await self._reconcile(worker, entry)
+                else:
+                    reconcile = await self._attempt(worker, entry)
+                if not reconcile:
+                    return
+        finally:
+            del self.flying[entry.ticket]
+            worker.entry = worker.attempt = None
+
+    def _begin(self, worker: Worker, entry: Entry) -> tuple[APICall[Any], Attempt]:
+        dispatcher, core = self._dispatcher, self._core
+        now = dispatcher._now()
+        call = core.executable(entry)
+        more = entry.more
+        seconds = self._config.attempt_timeout
+        if more is not None and more.reconciling:
+            seconds = (entry.call.retry or self._config.retry).reconcile_timeout
+        limit = entry.deadline if more is None else core.limit(entry)
+        worker.deadline = min(now + round(seconds * SECOND), limit)
+        error = None if more is None else more.error
+        attempt = Attempt(self._loop.time, call, entry.ticket, entry.attempts, worker.deadline / SECOND, error)
+        attempt.started = now
+        worker.attempt = attempt
+        if worker.deadline < dispatcher._armed_at:
+            dispatcher._arm_at(worker.deadline)
+        if dispatcher._on_started:
+            dispatcher._observe("started", entry, attempt.number)
+        return call, attempt
+
+    async def _attempt(self, worker: Worker, entry: Entry) -> bool:
+        """One try. True if it is to be reconciled next, in the same seat."""
+        dispatcher, core = self._dispatcher, self._core
+        call, attempt = self._begin(worker, entry)
+        try:
+            value = await self._run(call.execute, "execute", attempt, call)
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # whatever user code raises ends this call, never the dispatcher (law L14)
+            return self._raised(worker, entry, call, attempt, error)
+        self._uncancel(worker)
+        core.succeed(entry, value, dispatcher._now())
+        if dispatcher._on_attempted:
+            dispatcher._observe("attempted", entry, attempt.number, None)
+        return False
+
+    def _raised(self, worker: Worker, entry: Entry, call: APICall[Any], attempt: Attempt, error: BaseException) -> bool:
+        dispatcher, core = self._dispatcher, self._core
+        cause, outside = worker.cause, self._uncancel(worker)
+        if isinstance(error, asyncio.CancelledError):
+            if cause == TIMED_OUT:
+                error = TimeoutError(f"the attempt did not end in time ({attempt.number} of call {entry.ticket})")
+            elif cause is not None or outside:
+                again = core.stopped(entry, attempt.sent, dispatcher._now())
+                if outside:
+                    raise error
+                return again
+        now = dispatcher._now()
+        failure = self._classified(entry, call, attempt, error, now)
+        if dispatcher._on_attempted:
+            dispatcher._observe("attempted", entry, attempt.number, error)
+        again = core.fail(entry, failure, now)
+        self._tell_failure(entry, call, attempt, failure, again)
+        if outside:
+            raise asyncio.CancelledError
+        return again
+
+    async def _reconcile(self, worker: Worker, entry: Entry) -> bool:
+        """Find out what became of the last request. True if it is to be asked again, in the same seat."""
+        dispatcher, core = self._dispatcher, self._core
+        call, attempt = self._begin(worker, entry)
+        last = attempt.last_error or RuntimeError("unknown")
+        try:
+            answer = await self._run(lambda given: call.reconcile(given, last), "reconcile", attempt, call)
+            answer = _checked(answer, call)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            cause, outside = worker.cause, self._uncancel(worker)
+            if isinstance(error, asyncio.CancelledError):
+                if cause == TIMED_OUT:
+                    error = TimeoutError(f"reconcile did not end in time (call {entry.ticket})")
+                elif cause is not None or outside:
+                    again = core.stopped(entry, attempt.sent, dispatcher._now())
+                    if outside:
+                        raise error from None
+                    return again
+            now = dispatcher._now()
+            core.reconcile_failed(entry, self._classified(entry, call, attempt, error, now), now)
+            if outside:
+                raise asyncio.CancelledError from None
+            return False
+        self._uncancel(worker)
+        now = dispatcher._now()
+        refusal, delay = Verdict(VerdictKind.PERMANENT), 0
+        if isinstance(answer, Refused):
+            gone = getattr(answer.error, "gone", False) or getattr(answer.error, "status", None) == 404
+            kind = VerdictKind.GONE if gone else VerdictKind.PERMANENT
+            refusal = Verdict(kind, reason=str(answer.error))
+        elif isinstance(answer, Unknown):
+            delay = self._classified(entry, call, attempt, last, now).delay
+        core.reconciled(entry, answer, refusal, delay, now)
+        return False
+
+    def _uncancel(self, worker: Worker) -> bool:
+        """Undo our own cancellation. True if the task was cancelled from outside, or for good, as well."""
+        cause, worker.cause = worker.cause, None
+        task = worker.task
+        if cause == SHUT_DOWN:
+            return True
+        if cause is not None and task.cancelling():
+            task.uncancel()
+        return bool(task.cancelling())
+
+    # -- errors -------------------------------------------------------------------------------------------------
+
+    def _classified(
+        self, entry: Entry, call: APICall[Any], attempt: Attempt, error: BaseException, now: int
+    ) -> Failure:
+        """The error with its verdict and delay; an error of the user's own classification ends the call (law L14)."""
+        dispatcher = self._dispatcher
+        try:
+            verdict = classify(call, attempt, error, self._config.retry)
+            if verdict.maybe_applied and not attempt.sent:
+                verdict = Verdict(verdict.kind, False, verdict.retry_after, verdict.scope, verdict.reason)
+            failures = 1 if entry.more is None else entry.more.failures + 1
+            accepted = (entry.accepted >> PLACE_SHIFT) / SECOND
+            delay, exhausted = dispatcher._delays.next(call.retry, verdict, error, failures, accepted, now / SECOND)
+        except Exception as raised:
+            maybe = attempt.sent and call.effect is not Effect.READ
+            raised.__cause__ = raised.__cause__ or error
+            return Failure(raised, Verdict(VerdictKind.PERMANENT, maybe, reason="classify, wait or stop raised"))
+        return Failure(
+            error,
+            verdict,
+            round(delay * SECOND),
+            exhausted,
+            signal_of(verdict, error),
+            signature_of(verdict, error),
+        )
+
+    def _tell_failure(self, entry: Entry, call: APICall[Any], attempt: Attempt, failure: Failure, again: bool) -> None:
+        dispatcher = self._dispatcher
+        if dispatcher._on_retried and not entry.phase.terminal:
+            dispatcher._observe("retried", entry, failure.verdict, 0.0 if again else failure.delay / SECOND)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug(
+                "attempt %d of call %d failed: %s (%r)",
+                attempt.number,
+                entry.ticket,
+                failure.verdict.kind.value,
+                failure.error,
+                extra=extra_of(entry),
+            )
+
+    # -- running user code --------------------------------------------------------------------------------------
+
+    def _run(self, function: Callable[[Attempt], Any], hook: str, attempt: Attempt, call: APICall[Any]) -> Any:
+        awaitable = function(attempt)
+        send = getattr(awaitable, "send", None)
+        if send is None:
+            iterate = getattr(awaitable, "__await__", None)
+            if iterate is None:
+                raise ConfigurationError(hook, awaitable, f"{type(call).__name__}.{hook} must return an awaitable")
+            awaitable = iterate()
+        return _timed(awaitable, self._config.blocking_threshold, self._dispatcher._blocked, call)
+
+
+@types.coroutine
+def _timed(
+    steps: Any, threshold: float, report: Callable[[APICall[Any], float], None], call: APICall[Any]
+) -> Generator[Any, Any, Any]:
+    """Drive an awaitable and measure each of its steps: a step that holds the loop for too long is named (rule R20)."""
+    send, thrown = getattr(steps, "send", None) or (lambda _: next(steps)), None
+    while True:
+        began = perf_counter()
+        try:
+            waited_for = send(None) if thrown is None else steps.throw(thrown)
+        except StopIteration as stop:
+            return stop.value
+        finally:
+            held = perf_counter() - began
+            if held > threshold:
+                report(call, held)
+        thrown = None
+        try:
+            yield waited_for
+        except GeneratorExit:
+            close = getattr(steps, "close", None)
+            if close is not None:
+                close()
+            raise
+        except BaseException as error:
+            thrown = error
+
+
+def _checked(answer: Any, call: APICall[Any]) -> Any:
+    if answer is Unknown:
+        return Unknown()
+    if isinstance(answer, Again):
+        again = answer.call
+        if not isinstance(again, type(call)) or again.target.lane != call.target.lane:
+            raise ConfigurationError("Again.call", again, f"must be a {type(call).__name__} of {call.target}")
+    elif not isinstance(answer, (Applied, Refused, Unknown)):
+        raise ConfigurationError("reconcile", answer, "must return Applied, Again, Refused or Unknown")
+    return answer
+
+
+def extra_of(entry: Entry) -> dict[str, Any]:
+    """The structured fields of a log record about a call."""
+    call = entry.call
+    return {"ticket": entry.ticket, "object": str(call.target), "flow": call.flow, "call_type": call.call_type}

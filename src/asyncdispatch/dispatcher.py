@@ -1,0 +1,691 @@
+"""The dispatcher: the core under an event loop.
+
+Everything here decides nothing. It tells the core the time, performs what the core hands out, and passes on what the
+core has settled. All of it runs on one event loop; `submit_threadsafe` is the one door for other threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from asyncdispatch._core.admission import Pressure
+from asyncdispatch._core.executions import nanoseconds
+from asyncdispatch._core.machine import DispatchCore
+from asyncdispatch._core.overlay import integer_version
+from asyncdispatch._core.states import NEVER, SECOND, CallState, Entry
+from asyncdispatch._delays import Delays
+from asyncdispatch._observing import Observing
+from asyncdispatch._workers import WorkerPool, extra_of
+from asyncdispatch.calls import APICall, Effect, ObjectRef, validate_call, version_of
+from asyncdispatch.completions import Completions, CompletionStream
+from asyncdispatch.config import DispatcherConfig, check_seconds
+from asyncdispatch.contexts import SchedulingContext
+from asyncdispatch.errors import (
+    AsyncDisabled,
+    Backpressure,
+    ConfigurationError,
+    DeadlineExpired,
+    DispatcherClosed,
+    DispatchError,
+)
+from asyncdispatch.handles import CallHandle
+from asyncdispatch.outcomes import Expired
+from asyncdispatch.statistics import DispatcherStatistics, DrainReport, Mode, Totals, take_statistics
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+__all__ = ["Contexts", "Dispatcher"]
+
+T = TypeVar("T")
+log = logging.getLogger("asyncdispatch")
+
+NOT_ENTERED = "not entered yet: use `async with Dispatcher() as dispatcher`"
+
+OBSERVER_METHODS = ("accepted", "started", "attempted", "retried", "settled", "mode_changed")
+
+
+class Contexts:
+    """`dispatcher.contexts`: begins scheduling contexts and carries out what they ask. Event loop only."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+
+    def begin(
+        self,
+        obj: Any,
+        *,
+        parent: SchedulingContext | None = None,
+        valid_until: float | None = None,
+        requires: Iterable[str] = (),
+    ) -> SchedulingContext:
+        """A new context for `obj` (a JSON dict, a client model or an ObjectRef); the object's older one ends.
+
+        `valid_until`, in seconds of the loop's clock, ends it by itself, as does the end of `parent`. `requires` names
+        what must be confirmed before calls with `awaits_prerequisites` start. Raises `StaleContext` if the parent has
+        ended or another object has the name by now, `ConfigurationError` for a wrong value.
+        """
+        names = () if isinstance(requires, str) else tuple(requires)
+        if isinstance(requires, str) or not all(isinstance(name, str) and name for name in names):
+            raise ConfigurationError("requires", requires, "must be a tuple of names")
+        if parent is not None and not isinstance(parent, SchedulingContext):
+            raise ConfigurationError("parent", parent, "must be a SchedulingContext or None")
+        if valid_until is not None:
+            check_seconds("valid_until", valid_until)
+        core, now = self._dispatcher._step()
+        version = None if isinstance(obj, ObjectRef) else integer_version(version_of(obj))
+        context = core.begin(self, ObjectRef.of(obj), version, parent, valid_until, names, now)
+        self._dispatcher._flush()
+        return context
+
+    def extend(self, context: SchedulingContext, valid_until: float) -> None:
+        check_seconds("valid_until", valid_until)
+        core, now = self._dispatcher._step()
+        try:
+            core.extend(context, valid_until, now)
+        finally:
+            self._dispatcher._flush()
+
+    def end(self, context: SchedulingContext, reason: str) -> None:
+        core, now = self._dispatcher._step()
+        core.end(context, reason, now)
+        self._dispatcher._flush()
+
+    def confirm(self, context: SchedulingContext, name: str) -> None:
+        self._require(context, name, True)
+
+    def fail(self, context: SchedulingContext, name: str, error: BaseException) -> None:
+        if not isinstance(error, BaseException):
+            raise ConfigurationError("error", error, "must be an exception")
+        self._require(context, name, error)
+
+    def _require(self, context: SchedulingContext, name: str, state: BaseException | bool) -> None:
+        core, now = self._dispatcher._step()
+        core.require(context, name, state, now)
+        self._dispatcher._flush()
+
+
+class Dispatcher(Observing):
+    """Takes API calls off the scheduling loop. Use it as `async with Dispatcher(config) as dispatcher`.
+
+    Leaving the block drains within `drain_timeout`; an exception inside closes at once instead. `observers` implement
+    any of accepted(handle), started(handle, number), attempted(handle, number, error or None), retried(handle, verdict,
+    delay), settled(handle, outcome) and mode_changed(old, new, reason): they run on the event loop after each step;
+    their errors are logged and counted. All methods but `submit_threadsafe` belong to the event loop that entered it.
+    """
+
+    def __init__(
+        self,
+        config: DispatcherConfig = DispatcherConfig(),
+        *,
+        rollout: None = None,
+        registry: None = None,
+        observers: Sequence[Any] = (),
+    ) -> None:
+        if not isinstance(config, DispatcherConfig):
+            raise ConfigurationError("config", config, "must be a DispatcherConfig")
+        for name, value in (("rollout", rollout), ("registry", registry)):
+            if value is not None:
+                raise ConfigurationError(name, value, "must be None in this version")
+        self.config = config
+        self.contexts = Contexts(self)
+        self._core = DispatchCore(config, self._make_handle)
+        self._delays = Delays(config.retry, random.Random())
+        self._totals = Totals()
+        self._outcomes: dict[str, int] = {}
+        self._last_settled: int | None = None
+        self._mode = Mode.ASYNC
+        self._mode_event: asyncio.Event
+        self._idle_waiters: list[asyncio.Future[None]] = []
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._inbox: deque[tuple[APICall[Any], concurrent.futures.Future[Any]]] = deque()
+        self._inbox_called = False
+        self._completions = Completions()
+        self._loop: asyncio.AbstractEventLoop
+        self._pool: WorkerPool
+        self._state = NOT_ENTERED
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_at = NEVER
+        self._closer: asyncio.Task[DrainReport] | None = None
+        self._watched: list[CallHandle[Any]] | None = None
+        self._hooks: dict[str, list[Callable[..., Any]]] = {
+            name: [getattr(observer, name) for observer in observers if hasattr(observer, name)]
+            for name in OBSERVER_METHODS
+        }
+        self._on_started = bool(self._hooks["started"])
+        self._on_attempted = bool(self._hooks["attempted"])
+        self._on_retried = bool(self._hooks["retried"])
+        self._on_settled = bool(self._hooks["settled"])
+
+    def _make_handle(self, *args: Any) -> CallHandle[Any]:
+        return CallHandle(self, *args)
+
+    # -- entering and leaving -----------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if self._state != NOT_ENTERED:
+            raise DispatcherClosed("a dispatcher is entered once: make another")
+        self._loop = asyncio.get_running_loop()
+        self._mode_event = asyncio.Event()
+        self._pool = WorkerPool(self)
+        self._state = ""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.drain()
+        else:
+            await self.aclose(f"left by {kind.__name__}")
+
+    async def drain(self, timeout: float | None = None) -> DrainReport:
+        """Accept nothing more and let what is there finish or expire within `timeout` seconds; then close. Final.
+
+        Cancelling it closes at once, waits until every attempt has ended or was given up, and is then re-raised.
+        """
+        return await self._end("drained", timeout, drain=True)
+
+    async def aclose(self, reason: str = "closed", timeout: float | None = None) -> DrainReport:
+        """Accept nothing more and cancel everything. Waits for attempts in flight, `timeout` seconds at most."""
+        return await self._end(reason, timeout, drain=False)
+
+    async def _end(self, reason: str, timeout: float | None, *, drain: bool) -> DrainReport:
+        if timeout is not None:
+            check_seconds("timeout", timeout, zero=True)
+        self._check_loop()
+        if self._closer is None:
+            seconds = self.config.drain_timeout if timeout is None else timeout
+            self._closer = self._loop.create_task(self._close(reason, seconds, drain), name="asyncdispatch-closer")
+        elif not drain:
+            self._hurry.set()
+        cancelled: asyncio.CancelledError | None = None
+        while not self._closer.done():
+            try:
+                await asyncio.shield(self._closer)
+            except asyncio.CancelledError as error:
+                if self._closer.cancelled():
+                    raise
+                cancelled = error  # we leave nothing behind: close at once, then be cancelled
+                self._hurry.set()
+        if cancelled is not None:
+            raise cancelled
+        return self._closer.result()
+
+    @property
+    def _hurry(self) -> asyncio.Event:
+        if not hasattr(self, "_hurry_event"):
+            self._hurry_event = asyncio.Event()
+        return self._hurry_event
+
+    async def _close(self, reason: str, seconds: float, drain: bool) -> DrainReport:
+        """One budget for all of it: drain, then stop what is left, then wait for it (rule R16)."""
+        began = self._now()
+        until = began + nanoseconds(seconds)
+        before = dict(self._outcomes)
+        self._watched = []
+        self._state = "draining for good" if drain else f"closed: {reason}"
+        core = self._core
+        if drain:
+            core.drain(until, began)
+            self._flush()
+            await self._until_idle(until)
+        core.close(reason, self._now())
+        self._state = f"closed: {reason}"
+        self._flush()
+        self._fail_inbox()
+        while self._room:
+            _wake(self._room.popleft())
+        grace = max(until, self._now() + nanoseconds(self.config.give_up) if drain else until)
+        await self._until_landed(grace)
+        running = tuple(repr(worker.attempt) for worker in self._pool.flying.values())
+        self._pool.shut_down()
+        tasks = self._pool.tasks
+        if tasks:
+            await asyncio.wait(tasks, timeout=0 if running else None)
+        now = self._now()
+        for worker in list(self._pool.flying.values()):
+            if worker.entry is not None:
+                core.give_up(worker.entry, now)
+        self._flush()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._completions.close()
+        self._mode_event.set()
+        watched, self._watched = self._watched, None
+        finished = self._outcomes.get("succeeded", 0) - before.get("succeeded", 0)
+        return _report(reason, (now - began) / SECOND, finished, watched, running)
+
+    async def _until_idle(self, until: int) -> None:
+        while self._core.admission.depth + self._core.admission.joined and not self._hurry.is_set():
+            if not await self._idle_or(until):
+                return
+
+    async def _until_landed(self, until: int) -> None:
+        while self._pool.flying and self._now() < until:
+            if not await self._idle_or(until, hurry=False):
+                return
+
+    async def _idle_or(self, until: int, *, hurry: bool = True) -> bool:
+        """Wait for something to end. False once `until` has come, or somebody is in a hurry."""
+        remaining = (until - self._now()) / SECOND
+        if remaining <= 0:
+            return False
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._idle_waiters.append(future)
+        waits: set[asyncio.Future[Any]] = {future}
+        hurried = self._loop.create_task(self._hurry.wait()) if hurry else None
+        if hurried is not None:
+            waits.add(hurried)
+        try:
+            await asyncio.wait(waits, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if hurried is not None:
+                hurried.cancel()
+            self._idle_waiters = [other for other in self._idle_waiters if other is not future]
+        return not (hurry and self._hurry.is_set())
+
+    # -- submitting ---------------------------------------------------------------------------------------------
+
+    def submit(self, call: APICall[T]) -> CallHandle[T]:
+        """Accept the call or refuse it at once; never waits. Always a new handle, for a joiner too.
+
+        Raises `Backpressure` (no room), `StaleContext`, `AsyncDisabled` (mode DRAINING or SYNC), `DispatcherClosed`,
+        `MergeFailed`, or `ConfigurationError` for a call that can't be meant. A refused call leaves no trace.
+        """
+        if self._mode is not Mode.ASYNC:
+            raise AsyncDisabled(f"mode is {self._mode.value}: use dispatch or run, which know how to wait")
+        return self._submit(call, None)
+
+    def _submit(self, call: APICall[T], since: int | None) -> CallHandle[T]:
+        self._check_loop()
+        if not isinstance(call, APICall):
+            raise ConfigurationError("call", call, "must be an APICall: subclass it, or use FunctionCall")
+        validate_call(call)
+        core = self._core
+        try:
+            handle = cast("CallHandle[T]", core.submit(call, self._now(), since))
+        except DispatchError:
+            self._totals.refused += 1
+            self._flush()
+            raise
+        self._totals.accepted += 1
+        if self._hooks["accepted"]:
+            self._observe("accepted", handle)
+        if core.settled or core.stops or core.objects.wanted:
+            self._flush()
+        else:
+            self._pool.kick()
+            if core.deadlines.due < self._armed_at or core.timers.due < self._armed_at:
+                self._arm()
+        return handle
+
+    async def dispatch(self, call: APICall[T]) -> CallHandle[T]:
+        """As `submit` in mode ASYNC; in SYNC it returns once the outcome is there; in DRAINING it waits for either.
+
+        Raises what `submit` raises, but for `AsyncDisabled`. Cancelling it while it waits in SYNC cancels the call.
+        """
+        await self._mode_settled(self._deadline(call))
+        handle = self._submit(call, None)
+        if self._mode is Mode.SYNC:
+            try:
+                await handle.outcome()
+            except asyncio.CancelledError:
+                handle.cancel("dispatch was cancelled")
+                raise
+        return handle
+
+    async def run(self, call: APICall[T]) -> T:
+        """Wait for room, then for the result. The call's time-out counts from here. Cancelling it cancels the call."""
+        self._check_loop()
+        if isinstance(call, APICall):
+            validate_call(call)
+        since = self._now()
+        deadline = self._deadline(call)
+        await self._mode_settled(deadline)
+        while True:
+            try:
+                handle = self._submit(call, since)
+                break
+            except Backpressure as full:
+                await self._wait_for_room(call, full, since, deadline)
+        try:
+            return await handle
+        except asyncio.CancelledError:
+            handle.cancel("run was cancelled")
+            raise
+
+    def _deadline(self, call: APICall[Any]) -> int:
+        timeout = getattr(call, "timeout", None)
+        return self._now() + nanoseconds(self.config.timeout if timeout is None else timeout)
+
+    async def _mode_settled(self, deadline: int) -> None:
+        while self._mode is Mode.DRAINING and not self._state:
+            remaining = (deadline - self._now()) / SECOND
+            if remaining <= 0:
+                raise AsyncDisabled("still draining when the call's time was over")
+            try:
+                await asyncio.wait_for(self._mode_event.wait(), remaining)
+            except TimeoutError:
+                pass
+
+    async def _wait_for_room(self, call: APICall[Any], full: Backpressure, since: int, deadline: int) -> None:
+        now = self._now()
+        if now >= deadline:
+            elapsed = (now - since) / SECOND
+            outcome: Expired[Any] = Expired("queued", queued_seconds=elapsed, elapsed_seconds=elapsed)
+            raise DeadlineExpired(f"{call.call_type} of {call.target} found no room in time", outcome) from full
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._room.append(future)
+        wait = min(full.retry_after, (deadline - now) / SECOND)
+        timer = self._loop.call_later(wait, _wake, future)
+        try:
+            await future
+        finally:
+            timer.cancel()
+            if future in self._room:
+                self._room.remove(future)
+
+    def submit_threadsafe(self, call: APICall[T]) -> concurrent.futures.Future[T]:
+        """Submit from another thread. The future gets the value, or the error that `submit` or `await handle` raises.
+
+        Cancelling the future cancels the call. Raises `Backpressure` if as many as the capacity wait to be taken in.
+        """
+        if self._state:
+            raise DispatcherClosed(self._state)
+        if len(self._inbox) >= self.config.capacity:
+            raise Backpressure(1.0, len(self._inbox), self.config.capacity, "total")
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._inbox.append((call, future))
+        if not self._inbox_called:
+            self._inbox_called = True
+            self._loop.call_soon_threadsafe(self._take_in)
+        return future
+
+    def _take_in(self) -> None:
+        self._inbox_called = False
+        while self._inbox:
+            call, future = self._inbox.popleft()
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                handle = self.submit(call)
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                handle.add_done_callback(functools.partial(_hand_over, future))
+
+    def _fail_inbox(self) -> None:
+        while self._inbox:
+            _, future = self._inbox.popleft()
+            if future.set_running_or_notify_cancel():
+                future.set_exception(DispatcherClosed(self._state))
+
+    # -- ending calls -------------------------------------------------------------------------------------------
+
+    def _cancel(self, handle: Entry, reason: str) -> bool:
+        self._check_thread()
+        done = self._core.cancel(handle, reason, self._now())
+        self._flush()
+        return done
+
+    def forget(self, ref: ObjectRef, reason: str) -> int:
+        """The object is gone: cancel what waits or flies for it or depends on it. Returns how many were cancelled.
+
+        With a uid, only that object is meant: calls for a newer one of the same name go on.
+        """
+        if not isinstance(ref, ObjectRef):
+            raise ConfigurationError("ref", ref, "must be an ObjectRef: see ObjectRef.of")
+        core, now = self._step()
+        count = core.forget(ref, reason, now)
+        self._flush()
+        return count
+
+    def cancel_flow(self, flow: str, reason: str) -> int:
+        """Cancel all calls of one flow. Returns how many."""
+        core, now = self._step()
+        count = core.cancel_flow(flow, reason, now)
+        self._flush()
+        return count
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def completions(self, maxsize: int = 1024) -> CompletionStream:
+        """Subscribe to completions: `async with dispatcher.completions() as stream: async for completion in stream`."""
+        return self._completions.subscribe(maxsize)
+
+    def statistics(self) -> DispatcherStatistics:
+        """Frozen counts of this moment. Costs a look at every waiting call: not for the hot path."""
+        now = self._now() if not self._state or self._closer is not None else 0
+        return take_statistics(self._core, self._mode, self._totals, self._outcomes, self._last_settled, now)
+
+    @property
+    def pressure(self) -> Pressure:
+        """OK, HIGH or FULL, of what ordinary calls may take."""
+        return self._core.admission.pressure
+
+    @property
+    def mode(self) -> Mode:
+        return self._mode
+
+    async def switch(self, mode: Mode, reason: str) -> None:
+        """Switch by hand. To SYNC it goes through DRAINING until the accepted calls end, or `drain_timeout`."""
+        if not isinstance(mode, Mode):
+            raise ConfigurationError("mode", mode, "must be a Mode")
+        self._check_loop()
+        if mode is Mode.SYNC and self._mode is not Mode.SYNC:
+            self._set_mode(Mode.DRAINING, reason)
+            until = self._now() + nanoseconds(self.config.drain_timeout)
+            while self._core.admission.depth and self._now() < until and self._mode is Mode.DRAINING:
+                if not await self._idle_or(until, hurry=False):
+                    break
+            if self._mode is not Mode.DRAINING:
+                return  # somebody else has switched meanwhile
+        self._set_mode(mode, reason)
+
+    def _set_mode(self, mode: Mode, reason: str) -> None:
+        old, self._mode = self._mode, mode
+        if mode is old:
+            return
+        log.info("mode %s -> %s: %s", old.value, mode.value, reason, extra={"mode": mode.value, "reason": reason})
+        self._observe("mode_changed", old, mode, reason)
+        self._mode_event.set()
+        self._mode_event = asyncio.Event()
+        for future in self._idle_waiters:
+            _wake(future)
+
+    def __repr__(self) -> str:
+        core = self._core
+        state = self._state or self._mode.value
+        return f"<Dispatcher {state} depth={core.admission.depth}/{core.admission.total} in_flight={core.seats.taken}>"
+
+    # -- one step -----------------------------------------------------------------------------------------------
+
+    def _now(self) -> int:
+        return int(self._loop.time() * SECOND)
+
+    def _step(self) -> tuple[DispatchCore, int]:
+        self._check_thread()
+        return self._core, self._now()
+
+    def _check_thread(self) -> None:
+        """The right loop, also while closing."""
+        if not hasattr(self, "_loop"):
+            raise DispatcherClosed(self._state)
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is not self._loop:
+            where = "no event loop (another thread?)" if running is None else "another event loop"
+            raise ConfigurationError("loop", where, "belongs to the loop that entered it; use submit_threadsafe")
+
+    def _check_loop(self) -> None:
+        self._check_thread()
+        if self._state and self._closer is None:
+            raise DispatcherClosed(self._state)
+
+    def _flush(self) -> None:
+        """Pass on what the last step has settled, stopped or asked for; wake who may work; set the timer."""
+        core = self._core
+        ended = False
+        while core.settled:
+            batch, core.settled = core.settled, []
+            ended = True
+            for entry in batch:
+                self._settle(cast("CallHandle[Any]", entry))
+        while core.stops:
+            stops, core.stops = core.stops, []
+            for entry in stops:
+                self._pool.stop(entry)
+        while core.objects.wanted:
+            wanted, core.objects.wanted = core.objects.wanted, []
+            for ref, ticket, call_type in wanted:
+                self._completions.publish(ref, None, ticket, call_type, None, needs_read=True)
+        if ended:
+            for _ in range(min(len(self._room), core.admission.total)):
+                _wake(self._room.popleft())
+            if self._idle_waiters:
+                for future in self._idle_waiters:
+                    _wake(future)
+        self._pool.kick()
+        if core.deadlines.due < self._armed_at or core.timers.due < self._armed_at:
+            self._arm()
+
+    def _settle(self, handle: CallHandle[Any]) -> None:
+        state = handle.state
+        self._outcomes[state.value] = self._outcomes.get(state.value, 0) + 1
+        self._last_settled = handle.ended
+        more = handle.more
+        if state is not CallState.SUCCEEDED:
+            self._settle_badly(handle)
+        if self._completions.streams:
+            epoch = more.epoch.context.epoch if more is not None and more.epoch is not None else None
+            outcome = handle.settled
+            assert outcome is not None
+            doubt = outcome.ambiguous and handle.call.effect is not Effect.READ
+            self._completions.publish(handle.call.target, epoch, handle.ticket, handle.call.call_type, outcome, doubt)
+        if self._on_settled:
+            self._observe("settled", handle, handle.settled)
+        waiters = handle.waiter
+        if waiters is not None:
+            handle.waiter = None
+            for waiter in waiters:
+                if isinstance(waiter, asyncio.Future):
+                    _wake(waiter)
+                else:
+                    self._call_back(handle, waiter)
+
+    def _settle_badly(self, handle: CallHandle[Any]) -> None:
+        outcome = handle.settled
+        assert outcome is not None
+        if self._watched is not None:
+            self._watched.append(handle)
+        if outcome.ambiguous:
+            self._totals.ambiguous += 1
+        if outcome.ambiguous or handle.state is CallState.FAILED:
+            log.warning(
+                "call %d ended: %s%s",
+                handle.ticket,
+                type(outcome).__name__,
+                " and may have been applied" if outcome.ambiguous else "",
+                extra=extra_of(handle) | {"outcome": type(outcome).__name__, "cause": repr(outcome.cause)},
+            )
+
+    # -- user code ----------------------------------------------------------------------------------------------
+
+    def _call_back(self, handle: CallHandle[Any], fn: Callable[[CallHandle[Any]], object]) -> None:
+        self._loop.call_soon(self._guarded, fn, handle)
+
+    def _guarded(self, fn: Callable[[CallHandle[Any]], object], handle: CallHandle[Any]) -> None:
+        try:
+            fn(handle)
+        except Exception:
+            self._totals.observer_errors += 1
+            log.exception("a done callback of call %d raised", handle.ticket, extra=extra_of(handle))
+
+    def _observe(self, method: str, *args: Any) -> None:
+        for hook in self._hooks[method]:
+            try:
+                hook(*args)
+            except Exception:
+                self._totals.observer_errors += 1
+                log.exception("observer method %s raised", method)
+
+    def _blocked(self, call: APICall[Any], seconds: float) -> None:
+        """One step of user code has held the event loop (rule R20)."""
+        self._totals.blocked += 1
+        log.warning(
+            "%s of %s blocked the event loop for %.3f s: await instead, or use a thread",
+            call.call_type,
+            call.target,
+            seconds,
+            extra={"object": str(call.target), "flow": call.flow, "call_type": call.call_type, "seconds": seconds},
+        )
+
+    def _broken(self, error: BaseException) -> None:
+        """A worker has died of a defect of ours: nothing must wait for it for ever."""
+        log.critical("a worker has failed, the dispatcher closes: %r", error, exc_info=error)
+        if self._closer is None:
+            self._closer = self._loop.create_task(self._close(f"internal error: {error!r}", 0.0, False))
+
+    # -- the one timer ------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        self._arm_at(min(self._core.wake_at(self._now()), self._armed_at))
+
+    def _arm_at(self, when: int) -> None:
+        if when >= self._armed_at and self._timer is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._armed_at = when
+        if when < NEVER:
+            self._timer = self._loop.call_at(when / SECOND, self._ring)
+
+    def _ring(self) -> None:
+        """The timer: what is due in the core, then the attempts whose time is over."""
+        self._timer = None
+        self._armed_at = NEVER
+        now = max(self._now(), 0)
+        self._core.tick(now)
+        soonest = self._pool.sweep(now)
+        self._flush()
+        self._arm_at(min(soonest, self._core.wake_at(now), self._armed_at))
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _hand_over(future: concurrent.futures.Future[Any], handle: CallHandle[Any]) -> None:
+    try:
+        value = handle.result()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(value)
+
+
+def _report(
+    reason: str, seconds: float, finished: int, watched: list[CallHandle[Any]], running: tuple[str, ...]
+) -> DrainReport:
+    return DrainReport(
+        reason=reason,
+        seconds=seconds,
+        finished=finished,
+        may_exist=tuple(h for h in watched if h.settled is not None and h.settled.ambiguous),
+        never_started=tuple(h for h in watched if h.settled is not None and not h.settled.attempts),
+        not_deleted=tuple(h for h in watched if getattr(h.call, "deletes", False)),
+        still_running=running,
+    )
