@@ -11,10 +11,12 @@ import asyncio
 import logging
 import types
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from asyncdispatch._core.machine import Failure
+from asyncdispatch._core.parking import Signal
 from asyncdispatch._core.states import PLACE_SHIFT, SECOND, Entry
 from asyncdispatch.calls import Again, APICall, Applied, Attempt, Effect, Refused, Unknown, Verdict, VerdictKind
 from asyncdispatch.errors import ConfigurationError
@@ -260,6 +262,8 @@ class WorkerPool:
                 return again
         now = dispatcher._now()
         failure = self._classified(entry, call, attempt, error, now)
+        if cause == TIMED_OUT and now < attempt.started + round(self._config.attempt_timeout * SECOND):
+            failure = replace(failure, signal=Signal.SILENT)  # our caller's time was over, not the server's
         if dispatcher._on_attempted:
             dispatcher._observe("attempted", entry, attempt.number, error)
         again = core.fail(entry, failure, now)

@@ -1156,7 +1156,11 @@ class DispatchCore(Executions):
         """Accept nothing more and cancel everything; what flies is told when its attempt has ended."""
         self.closed = reason
         for handle in self.handles():
-            self.cancel(handle, reason, now)
+            if self.handle_limit(handle) <= now:
+                phase = handle.lead.phase
+                self._depart(handle, now, Expired, "in_flight" if phase.flying else phase.value)
+            else:
+                self.cancel(handle, reason, now)
         for epoch in list(self.epochs.table.values()):
             self.end(epoch.context, reason, now)
 

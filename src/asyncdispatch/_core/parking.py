@@ -34,7 +34,8 @@ MAX_BREAKERS = 1_024
 class Signal(enum.Enum):
     """What an error says about the server's health, apart from what it means for the call."""
 
-    NONE = "none"
+    NONE = "none"  # it has answered, and is well
+    SILENT = "silent"  # nothing was learned: the caller gave it no time
     PUSHBACK = "pushback"  # its own 429: cut seats, but the server is well
     OVERLOAD = "overload"  # 503 or a time-out: cut seats, count as a fault
     FAULT = "fault"  # 500, 502, transport: count as a fault

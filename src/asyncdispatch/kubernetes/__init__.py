@@ -1,11 +1,13 @@
 """Kubernetes calls for the dispatcher, on the raw transport of kubernetes_asyncio. Needs the extra `kubernetes`."""
 
 from asyncdispatch.kubernetes.calls import Read
+from asyncdispatch.kubernetes.classification import classify_error
 from asyncdispatch.kubernetes.cluster import Cluster
 from asyncdispatch.kubernetes.conditions import KEEP
 from asyncdispatch.kubernetes.creation import Create
 from asyncdispatch.kubernetes.errors import ApiError, TransportError
 from asyncdispatch.kubernetes.pods import PodBinding, PodStatusPatch
+from asyncdispatch.verdicts import register
 
 __all__ = [
     "KEEP",
@@ -17,3 +19,6 @@ __all__ = [
     "Read",
     "TransportError",
 ]
+
+# Plain functions over a client library meet the same table as the calls of this package.
+register(classify_error)
