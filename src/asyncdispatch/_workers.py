@@ -15,8 +15,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from asyncdispatch._core.machine import Failure
-from asyncdispatch._core.parking import Signal
+from asyncdispatch._core.parking import Failure, Signal
 from asyncdispatch._core.states import PLACE_SHIFT, SECOND, Entry
 from asyncdispatch.calls import Again, APICall, Applied, Attempt, Effect, Refused, Unknown, Verdict, VerdictKind
 from asyncdispatch.errors import ConfigurationError

@@ -17,14 +17,16 @@ from asyncdispatch._core.overlay import Objects
 from asyncdispatch._core.parking import Breakers, Budget, Hold, LaterScope
 from asyncdispatch._core.rate import TokenBucket
 from asyncdispatch._core.seats import Flow, TotalSeats
-from asyncdispatch._core.states import _OUTCOME_STATES, NEVER, SECOND, CallState, Entry
+from asyncdispatch._core.states import NEVER, SECOND, CallState, Entry
 from asyncdispatch._core.timers import Deadlines, Timers
 from asyncdispatch.calls import APICall, Effect
 from asyncdispatch.config import CallTypePolicy, DispatcherConfig, FlowQuota
-from asyncdispatch.outcomes import Failed, Overwritten, Skipped, Succeeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
+
+MOVABLE = (CallState.DELAYED, CallState.REQUIREMENTS, CallState.LINE, CallState.QUEUED)
+"""Waiting states that follow from the call's handles alone."""
 
 MAX_IDLE = 256
 """Call types and flows that have nothing live are remembered up to this number (law L19)."""
@@ -39,6 +41,9 @@ def nanoseconds(seconds: float) -> int:
 
 class Executions:
     """The tables, and the moves that keep them in step."""
+
+    closed: str | None = None
+    """Why nothing is accepted any more (law L15)."""
 
     def __init__(self, config: DispatcherConfig, new_entry: Callable[..., Entry] | None = None) -> None:
         self.config = config
@@ -69,7 +74,7 @@ class Executions:
         self.stale = 0  # late successes that reached nobody
         self._requirements: list[tuple[Epoch, str, BaseException | bool | None]] = []
 
-    # -- names --------------------------------------------------------------------------------------------------
+    # -- names --------------------------------------------------------------------------------------------------------
 
     def level_of(self, priority: int) -> int:
         return max(0, bisect_right(self._floors, priority) - 1)
@@ -111,7 +116,21 @@ class Executions:
         key = entry.call.target.lane
         return f"{key}#{entry.ticket}" if key[-1] == "*" else key
 
-    # -- executions and handles ---------------------------------------------------------------------------------
+    # -- executions and handles ---------------------------------------------------------------------------------------
+
+    def executions(self) -> list[Entry]:
+        """All live executions, by lane."""
+        found: list[Entry] = []
+        for lane in self.lanes.table.values():
+            if isinstance(lane, Lane):
+                found.extend(lane.entries())
+            else:
+                found.append(lane)
+        return found
+
+    def handles(self) -> list[Entry]:
+        """All handles without an outcome that have not asked to leave."""
+        return [handle for entry in self.executions() for handle in self.living(entry)]
 
     @staticmethod
     def living(entry: Entry) -> Sequence[Entry]:
@@ -155,7 +174,7 @@ class Executions:
             return False
         return not (handle.call.awaits_prerequisites and more.epoch is not None and more.epoch.unconfirmed)
 
-    # -- placing waiting executions -----------------------------------------------------------------------------
+    # -- placing waiting executions -----------------------------------------------------------------------------------
 
     def place(self, entry: Entry, now: int) -> None:
         """Put a waiting execution where it belongs: ready, or outside until a handle of it may start."""
@@ -251,7 +270,7 @@ class Executions:
         table = self.breakers.table
         self.ordering.push(entry, bool(table) and self.breakers.blocks(entry.flow.name, entry.group.name))
 
-    # -- ranks (law L9) -----------------------------------------------------------------------------------------
+    # -- ranks (law L9) -----------------------------------------------------------------------------------------------
 
     def _inherit(self, lane: Lane, index: int, entry: Entry) -> None:
         """Whoever stands before a more urgent call in line is as urgent as that."""
@@ -305,7 +324,7 @@ class Executions:
         if entry.call.prerequisite is None and (entry.more is None or entry.more.handles is None):
             self.admission.sheddables.add(entry)
 
-    # -- seats --------------------------------------------------------------------------------------------------
+    # -- seats --------------------------------------------------------------------------------------------------------
 
     def _take_seat(self, entry: Entry) -> None:
         flow, group = entry.flow, entry.group
@@ -333,172 +352,3 @@ class Executions:
     def _unblock(self, flow: Flow) -> None:
         for queue in flow.queues:
             self.ordering.refresh(queue, flow.full or self.breakers.blocks(flow.name, queue.band.group.name))
-
-    # -- endings ------------------------------------------------------------------------------------------------
-
-    def _remove(self, entry: Entry, now: int) -> None:
-        """An execution has ended: out of every table but those of its handles."""
-        call = entry.call
-        if entry.phase is CallState.QUEUED:
-            self.ordering.remove(entry)
-        entry.group.waiting -= 1
-        if call.sheddable:
-            self.admission.sheddables.remove(entry)
-        more = entry.more
-        if more is not None:
-            self.timers.void(more)
-            self.keys.remove(entry)
-            self._unpark(entry, now)
-        if call.effect is not Effect.READ and entry.attempts:
-            self.objects.ended += 1
-            if more is not None and more.doubt and "apply" in call.hooks:
-                self.objects.doubtful(self.lane_key(entry), self.executable(entry), entry.ticket, now)
-                self._time_overlay()
-        table = self.lanes.table
-        key = self.lane_key(entry)
-        if table.get(key) is entry:
-            del table[key]
-        else:
-            lane = self.lanes.discard(key, entry)
-            if lane is not None:
-                self._advance(lane)
-
-    def _conclude(self, entry: Entry, now: int, kind: type, *args: Any, late: Any = None) -> None:
-        """The execution has ended: its handles are told `kind`, its leavers what they left with."""
-        handles = list(self.living(entry))
-        self._remove(entry, now)
-        if entry.more is not None:
-            for handle in entry.more.leavers:
-                self._tell(handle, now, *leaving(handle), late=late)
-        for handle in handles:
-            self._tell(handle, now, kind, args)
-        self._close(entry)
-
-    @staticmethod
-    def _close(entry: Entry) -> None:
-        """The execution is over; if its own handle had left before, it ends as that was told."""
-        if not entry.phase.terminal:
-            assert entry.more is not None
-            entry.move(_OUTCOME_STATES[type(entry.more.own)])
-
-    def _tell(
-        self, handle: Entry, now: int, kind: type, args: tuple[Any, ...], *, late: Any = None, going_on: bool = False
-    ) -> None:
-        """Give a handle its one outcome (law L1). `going_on`: its execution is not over with it."""
-        more, lead = handle.more, handle.lead
-        handle.ended = now
-        if kind is Succeeded:
-            result = args[0]
-        else:
-            doubt = late is None and lead.more is not None and lead.more.doubt
-            result = kind(*args, **handle.story(now), ambiguous=doubt, late_success=late)
-        if going_on and handle is lead:
-            handle.rare().own = result
-        else:
-            handle.move(_OUTCOME_STATES[kind])
-            handle.value = result
-        self.deadlines.remove(handle)
-        if more is not None and more.lead is not None:
-            self.admission.joined -= 1
-        else:
-            self.admission.left(handle.flow, now)
-        self.settled.append(handle)
-        if more is not None:
-            self._untie(handle, kind, result)
-
-    def _untie(self, handle: Entry, kind: type, outcome: Any) -> None:
-        """Out of its context and of the index of dependents; its requirement is confirmed or has failed (law L21)."""
-        more, call = handle.more, handle.call
-        assert more is not None
-        for ref in call.depends_on:
-            table = self.dependents.get(ref.lane, {})
-            table.pop(handle.ticket, None)
-            if not table:
-                self.dependents.pop(ref.lane, None)
-        epoch = more.epoch
-        if epoch is not None:
-            epoch.handles.pop(handle.ticket, None)
-            if call.prerequisite is not None and epoch.context.ended is None:
-                state = True if kind is Succeeded else _error_of(call.prerequisite, outcome)
-                self._requirements.append((epoch, call.prerequisite, state))
-
-    def _settle_superseded(self, winner: Entry, now: int) -> None:
-        """A write has succeeded for a living handle: what it supersedes and waits is settled (law L12)."""
-        found = self.lanes.table.get(self.lane_key(winner))
-        if found is None:
-            return
-        waiting = [found] if isinstance(found, Entry) else [*found.line, *found.outside.values()]
-        call_type, uid = winner.call.call_type, winner.call.target.uid
-        for entry in waiting:
-            other = entry.call
-            if other.effect is Effect.READ or not self.lanes.supersedes(call_type, other.call_type):
-                continue
-            if uid is not None and other.target.uid not in (None, uid):
-                continue
-            handles = list(self.living(entry))
-            self._remove(entry, now)
-            for handle in handles:
-                self._tell(handle, now, Overwritten if handle.ticket < winner.ticket else Skipped, (winner.ticket,))
-            self._close(entry)
-
-    # -- parking ------------------------------------------------------------------------------------------------
-
-    def _unpark(self, entry: Entry, now: int) -> None:
-        """Out of whatever scope holds it."""
-        more = entry.more
-        if more is None:
-            return
-        if more.later is not None:
-            self._leave_later(entry, more.later, now)
-        if more.hold is not None:
-            hold, more.hold = more.hold, None
-            hold.waiting.pop(entry.ticket, None)
-            if hold.probe is entry:  # nobody waits on an event alone: look for another probe
-                hold.probe = None
-                self._time_probe(hold, now)
-
-    def _leave_later(self, entry: Entry, scope: LaterScope, now: int) -> None:
-        entry.rare().later = None
-        scope.forget(entry)
-        self._pump_later(scope, now)
-
-    def _pump_later(self, scope: LaterScope, now: int) -> None:
-        while (entry := scope.next_due()) is not None:
-            self.place(entry, now)
-        if not scope.members:
-            self.laters.pop(scope.scope, None)
-
-    def _time_probe(self, hold: Hold, when: int) -> None:
-        raise NotImplementedError
-
-    def _time_memory(self) -> None:
-        due = self.memory.due
-        if due is not None and not self.memory.timer:
-            self.timers.set(self.memory, due, (self._memory_due, None))
-
-    def _memory_due(self, _: Any, now: int) -> None:
-        self.memory.expire(now)
-        self._time_memory()
-
-    def _time_overlay(self) -> None:
-        due = self.objects.due
-        if due is not None and not self.objects.timer:
-            self.timers.set(self.objects, due, (self._overlay_due, None))
-
-    def _overlay_due(self, _: Any, now: int) -> None:
-        self.objects.ask_for_old(now)
-        self._time_overlay()
-
-
-def leaving(handle: Entry) -> tuple[type, tuple[Any, ...]]:
-    """With what a leaver leaves: its outcome's class and arguments."""
-    assert handle.more is not None
-    assert handle.more.leaving is not None
-    return handle.more.leaving
-
-
-def _error_of(name: str, outcome: Any) -> BaseException:
-    """Why a requirement failed: the error of its call, or what became of it."""
-    if isinstance(outcome, Failed):
-        return outcome.error
-    return RuntimeError(f"prerequisite {name!r} ended as {type(outcome).__name__}: {outcome}")

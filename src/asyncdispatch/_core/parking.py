@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from asyncdispatch._core.states import SECOND
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from asyncdispatch._core.states import Entry
+    from asyncdispatch.calls import Verdict
     from asyncdispatch.config import BreakerPolicy, RetryBudget
 
 FIRST_PROBE = SECOND // 2
@@ -182,3 +184,19 @@ class LaterScope:
     def forget(self, entry: Entry) -> None:
         for table in (self.members, self.due, self.awake):
             table.pop(entry.ticket, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error as the shell has classified it: the verdict, how long to wait, and what it says of the server.
+
+    `delay` (ns) is what the wait strategy and Retry-After gave; `exhausted` that the stop strategy said enough.
+    `signature` is equal for errors that will not pass by themselves when they repeat (rule R12); None: no such error.
+    """
+
+    error: BaseException
+    verdict: Verdict
+    delay: int = 0
+    exhausted: bool = False
+    signal: Signal = Signal.NONE
+    signature: Hashable = None
