@@ -1,9 +1,18 @@
-"""Hypothesis profiles for the whole suite, chosen by HYPOTHESIS_PROFILE, and the marks that go with them."""
+"""Hypothesis profiles for the whole suite, chosen by HYPOTHESIS_PROFILE, the marks that go with them; virtual time."""
 
+import asyncio
+import inspect
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+HERE = Path(__file__).parent
+
+# looptime asks for the current loop around plain tests too. On Python 3.11 the first such question makes a loop that
+# nobody closes, unless it was said that there is none.
+asyncio.set_event_loop(None)
 
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
 
@@ -29,6 +38,10 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The coroutine tests of the shell, which are in this folder itself, run in virtual time."""
+    for item in items:
+        if item.path.parent == HERE and inspect.iscoroutinefunction(getattr(item, "function", None)):
+            item.add_marker("looptime")
     if PROFILE == "thorough":
         return
     skip = pytest.mark.skip(reason="runs under HYPOTHESIS_PROFILE=thorough")

@@ -205,14 +205,14 @@ class Verdict:
             check_seconds("Verdict.retry_after", self.retry_after, zero=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots, so that Applied[T](…) works on Python 3.11
 class Applied(Generic[T]):
     """Answer of `reconcile`: the write is there; `value` is the call's result."""
 
     value: T
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots, so that Again[T](…) works on Python 3.11
 class Again(Generic[T]):
     """Answer of `reconcile`: it is not there; send `call` (of the same type and object) instead."""
 
@@ -432,9 +432,10 @@ def validate_call(call: APICall[Any]) -> None:
         # The common, good values are told by their exact type alone.
         if (_EXACT.get(name) is not type(value) or not value) and name in _FIELDS:
             _check_field(name, name, value)
-    for name in ("call_type", "target"):
-        if name not in values and not hasattr(type(call), name):
-            raise ConfigurationError(name, None, f"{type(call).__name__} needs it, as a field or a class attribute")
+    if "target" not in values or "call_type" not in values:
+        for name in ("call_type", "target"):
+            if not hasattr(call, name):
+                raise ConfigurationError(name, None, f"{type(call).__name__} needs it, as a field or class attribute")
     if call.prerequisite is not None and call.context is None:
         raise ConfigurationError("prerequisite", call.prerequisite, "needs the context that requires it")
     if call.ordered and call.effect is not Effect.READ:

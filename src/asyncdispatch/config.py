@@ -126,7 +126,7 @@ class PriorityLevels:
         if not isinstance(self.levels, tuple) or not 1 <= len(self.levels) <= 8:
             raise ConfigurationError(label, self.levels, "must be a tuple of 1 to 8 pairs (name, floor)")
         for pair in self.levels:
-            if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[1], int):
+            if not isinstance(pair, tuple) or len(pair) != 2 or type(pair[1]) is not int:
                 raise ConfigurationError(label, pair, "must be a pair (name, floor)")
             _check_names(label, (pair[0],))
         floors = [floor for _, floor in self.levels]

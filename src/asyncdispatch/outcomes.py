@@ -11,8 +11,10 @@ __all__ = ["Cancelled", "Expired", "Failed", "Outcome", "Overwritten", "Shed", "
 
 T = TypeVar("T")
 
+# No slots: a frozen generic class with slots can't be called as `Succeeded[int](3)` on Python 3.11.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True)
 class Ending(Generic[T]):
     """What every outcome tells.
 
@@ -31,7 +33,7 @@ class Ending(Generic[T]):
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Succeeded(Ending[T]):
     """The call was done; a no-op has the value None and no attempts."""
 
@@ -39,7 +41,7 @@ class Succeeded(Ending[T]):
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Failed(Ending[T]):
     """The call was refused for good, or its attempts were used up. `verdict` says how `error` was classified."""
 
@@ -48,7 +50,7 @@ class Failed(Ending[T]):
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Skipped(Ending[T]):
     """The call with ticket `by`, accepted before this one and superseding it, has succeeded."""
 
@@ -56,7 +58,7 @@ class Skipped(Ending[T]):
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Overwritten(Ending[T]):
     """The call with ticket `by`, accepted after this one, has merged it or has succeeded and supersedes it."""
 
@@ -64,7 +66,7 @@ class Overwritten(Ending[T]):
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Expired(Ending[T]):
     """Its time ran out while it was queued, delayed, line, requirements, backoff, held or in_flight (`where`)."""
 
@@ -72,7 +74,7 @@ class Expired(Ending[T]):
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cancelled(Ending[T]):
     """Its caller, context, object, flow or dispatcher ended it, for `reason`."""
 
@@ -80,7 +82,7 @@ class Cancelled(Ending[T]):
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shed(Ending[T]):
     """It was dropped while it waited, to make room; `reason` names the call that took the room."""
 
