@@ -137,7 +137,7 @@ class Dispatcher(Observing):
                 raise ConfigurationError(name, value, "must be None in this version")
         self.config = config
         self.contexts = Contexts(self)
-        self._core = DispatchCore(config, self._make_handle)
+        self._core = DispatchCore(config, functools.partial(CallHandle, self))
         self._delays = Delays(config.retry, random.Random())
         self._totals = Totals()
         self._outcomes: dict[str, int] = {}
@@ -164,9 +164,6 @@ class Dispatcher(Observing):
         self._on_attempted = bool(self._hooks["attempted"])
         self._on_retried = bool(self._hooks["retried"])
         self._on_settled = bool(self._hooks["settled"])
-
-    def _make_handle(self, *args: Any) -> CallHandle[Any]:
-        return CallHandle(self, *args)
 
     # -- entering and leaving -----------------------------------------------------------------------------------
 

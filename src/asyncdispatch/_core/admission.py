@@ -29,30 +29,28 @@ class Pressure(enum.Enum):
 class DrainRate:
     """Handles settled per second, smoothed over about ten seconds: `retry_after` and "too late" are guessed from it."""
 
-    __slots__ = ("_count", "_rate", "_since")
+    __slots__ = ("_rate", "_since", "count", "roll_at")
 
     def __init__(self) -> None:
         self._since = 0
-        self._count = 0
         self._rate = 0.0
-
-    def settled(self, now: int) -> None:
-        if now - self._since >= SECOND:
-            self._roll(now)
-        self._count += 1
+        self.count = 0  # settled since the last roll
+        self.roll_at = 0
 
     def per_second(self, now: int) -> float:
         """0.0 while nothing was ever settled."""
-        if now - self._since >= SECOND:
-            self._roll(now)
-        return self._rate or float(self._count)
+        if now >= self.roll_at:
+            self.roll(now)
+        return self._rate or float(self.count)
 
-    def _roll(self, now: int) -> None:
+    def roll(self, now: int) -> None:
+        """A second or more is over: take what was counted into the average."""
         seconds = (now - self._since) / SECOND
         if self._since:
             share = min(1.0, seconds / 10.0) if self._rate else 1.0
-            self._rate += share * (self._count / seconds - self._rate)
-        self._since, self._count = now, 0
+            self._rate += share * (self.count / seconds - self._rate)
+        self._since, self.count = now, 0
+        self.roll_at = now + SECOND
 
 
 class Sheddables:
@@ -98,12 +96,12 @@ class Admission:
     __slots__ = (
         "_down",
         "_max_joined",
-        "_ordinary",
         "_reserve",
         "_up",
         "depth",
         "drain",
         "joined",
+        "ordinary",
         "pressure",
         "sheddables",
         "total",
@@ -112,7 +110,7 @@ class Admission:
     def __init__(self, config: DispatcherConfig, levels: int) -> None:
         self.total = config.capacity
         self._reserve = int(config.capacity * config.reserve)
-        self._ordinary = config.capacity - self._reserve
+        self.ordinary = config.capacity - self._reserve
         self._max_joined = config.max_joined
         self.depth = 0  # handles without an outcome, joiners aside
         self.joined = 0
@@ -132,7 +130,7 @@ class Admission:
     def admit(self, flow: Flow, level: int, prerequisite: bool, now: int) -> Entry | None:
         """Let one more in, or name the call to shed for it, or raise `Backpressure`. Changes nothing."""
         victim = None
-        room = self.total if prerequisite else self._ordinary
+        room = self.total if prerequisite else self.ordinary
         if flow.max_queued is not None and flow.accepted >= flow.max_queued:
             victim = self.sheddables.choose(level, 0, flow)
             if victim is None:
@@ -166,13 +164,16 @@ class Admission:
     def left(self, flow: Flow, now: int) -> None:
         flow.accepted -= 1
         self.depth -= 1
-        self.drain.settled(now)
+        drain = self.drain
+        if now >= drain.roll_at:
+            drain.roll(now)
+        drain.count += 1
         if self.depth <= self._down:
             self._aim()
 
     def _aim(self) -> None:
         """Set the pressure and the two depths at which it changes next."""
-        share = self._ordinary
+        share = self.ordinary
         if self.depth >= share or (self.pressure is Pressure.FULL and self.depth > share * 0.9):
             self.pressure = Pressure.FULL
         elif self.depth > share * 0.8 or (self.pressure is not Pressure.OK and self.depth >= share * 0.6):

@@ -39,7 +39,9 @@ class Answers(Knowing):
         """The attempt in flight has succeeded with `value`."""
         if now >= self.timers.due or now >= self.deadlines.due:
             self.tick(now)
-        self.seats.succeeded()
+        seats = self.seats
+        if seats.taken >= seats.limit:
+            seats.succeeded()
         self._give_seat(entry)
         self.budget.earn()
         if self.budget.waiting:
@@ -49,12 +51,13 @@ class Answers(Knowing):
         write = entry.call.effect is not Effect.READ
         if entry.more is None:
             self._remove(entry, now)
-            self._note_answer(entry, value, write, now)
+            if value is not None or (write and entry.call.hooks):
+                self._note_answer(entry, value, write, now)
             self._tell(entry, now, Succeeded, (value,))
         elif not self._succeed_rare(entry, entry.more, value, write, now):
             self.stale += 1
             write = False
-        if write:
+        if write and entry.call.target.lane in self.lanes.table:
             self._settle_superseded(entry, now)
         if self._requirements:
             self._after(now)

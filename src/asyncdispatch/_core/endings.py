@@ -46,7 +46,9 @@ class Endings(Executions):
                 self.objects.doubtful(self.lane_key(entry), self.executable(entry), entry.ticket, now)
                 self._time_overlay()
         table = self.lanes.table
-        key = self.lane_key(entry)
+        key = call.target.lane
+        if key[-1] == "*":
+            key = self.lane_key(entry)
         if table.get(key) is entry:
             del table[key]
         else:
@@ -76,7 +78,8 @@ class Endings(Executions):
         self, handle: Entry, now: int, kind: type, args: tuple[Any, ...], *, late: Any = None, going_on: bool = False
     ) -> None:
         """Give a handle its one outcome (law L1). `going_on`: its execution is not over with it."""
-        more, lead = handle.more, handle.lead
+        more = handle.more
+        lead = handle if more is None or more.lead is None else more.lead
         handle.ended = now
         if kind is Succeeded:
             result = args[0]

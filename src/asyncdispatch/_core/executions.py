@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asyncdispatch._core.admission import Admission
@@ -47,10 +48,12 @@ class Executions:
 
     def __init__(self, config: DispatcherConfig, new_entry: Callable[..., Entry] | None = None) -> None:
         self.config = config
-        self._new_entry = new_entry or (lambda *args: Entry(None, *args))
+        self._new_entry = new_entry or partial(Entry, None)
         self._floors = [floor for _, floor in config.levels.levels]
         levels = len(self._floors)
+        self._timeout = nanoseconds(config.timeout)
         self.levels = levels
+        self._level_of_zero = self.level_of(0)
         self.ordering = Ordering(levels, nanoseconds(config.aging))
         self.lanes = Lanes(config.call_types)
         self.admission = Admission(config, levels)

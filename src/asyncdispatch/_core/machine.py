@@ -83,27 +83,34 @@ class DispatchCore(Answers):
                 raise self.admission.refuse_object(now, waiting, self.config.lane_capacity)
         elif "is_noop" in call.hooks and self._is_noop(call, epoch, now):
             return self._settled_at_once(call, epoch, now, Succeeded, (None,))
-        level = self.level_of(call.priority)
-        flow = self._flow(call.flow)
-        victim = self.admission.admit(flow, level, call.prerequisite is not None, now)
-        entry = self._make(call, epoch, now, level)
+        flow = self.flows.get(call.flow) or self._flow(call.flow)
+        admission = self.admission
+        victim: Entry | None = None
+        if admission.depth >= admission.ordinary or flow.max_queued is not None:
+            victim = admission.admit(flow, self.level_of(call.priority), call.prerequisite is not None, now)
+        entry = self._make(call, epoch, flow, now)
         if victim is not None:
             self._conclude(victim, now, Shed, f"made room for call {entry.ticket}")
-        self._register(entry, epoch, hashed, now)
-        if self._hopeless(entry, now):
+        self._register(entry, epoch, hashed)
+        if entry.more is None and self.rate is None and found is None:
+            self._enqueue(entry)
+        elif self._hopeless(entry, now):
             return entry
-        self.place(entry, now)
+        else:
+            self.place(entry, now)
         if call.sheddable:
             self._offer(entry)
         if self._requirements:
             self._after(now)
         return entry
 
-    def _make(self, call: APICall[Any], epoch: Epoch | None, now: int, level: int) -> Entry:
+    def _make(self, call: APICall[Any], epoch: Epoch | None, flow: Flow, now: int) -> Entry:
         self._tickets = ticket = self._tickets + 1
         timeout = call.timeout
-        deadline = self._since + nanoseconds(self.config.timeout if timeout is None else timeout)
-        flow, group = self._flow(call.flow), self._group(call.call_type)
+        deadline = self._since + (self._timeout if timeout is None else nanoseconds(timeout))
+        group = self.groups.get(call.call_type) or self._group(call.call_type)
+        priority = call.priority
+        level = self._level_of_zero if priority == 0 else self.level_of(priority)
         entry = self._new_entry(call, ticket, place_of(now, ticket), level, deadline, flow, group)
         if epoch is not None:
             entry.rare().epoch = epoch
@@ -111,7 +118,7 @@ class DispatchCore(Answers):
             entry.rare().ready_at = now + nanoseconds(call.not_before)
         return entry
 
-    def _register(self, entry: Entry, epoch: Epoch | None, hashed: int | None, now: int) -> None:
+    def _register(self, entry: Entry, epoch: Epoch | None, hashed: int | None) -> None:
         """Into every table; from here on it has exactly one outcome (law L1)."""
         call = entry.call
         self.admission.entered(entry.flow)
@@ -129,11 +136,13 @@ class DispatchCore(Answers):
             table[key] = entry
         if hashed is not None:
             self.keys.add(hashed, entry)
-        self._register_handle(entry, epoch)
+        self.deadlines.add(entry)
+        if epoch is not None or call.depends_on:
+            self._tie(entry, epoch)
 
-    def _register_handle(self, handle: Entry, epoch: Epoch | None) -> None:
+    def _tie(self, handle: Entry, epoch: Epoch | None) -> None:
+        """To its context, and to the objects that it depends on."""
         call = handle.call
-        self.deadlines.add(handle)
         if epoch is not None:
             epoch.handles[handle.ticket] = handle
             if call.prerequisite is not None:
@@ -146,9 +155,9 @@ class DispatchCore(Answers):
         self, call: APICall[Any], epoch: Epoch | None, now: int, kind: type, args: tuple[Any, ...]
     ) -> Entry:
         """Accepted, and told in the same step: it never waits, so it needs no room."""
-        entry = self._make(call, epoch, now, self.level_of(call.priority))
+        entry = self._make(call, epoch, self._flow(call.flow), now)
         self.admission.entered(entry.flow)
-        self._register_handle(entry, epoch)
+        self._tie(entry, epoch)
         self._tell(entry, now, kind, args)
         self._after(now)
         return entry
@@ -218,8 +227,8 @@ class DispatchCore(Answers):
 
     def _join(self, lead: Entry, call: APICall[Any], epoch: Epoch | None, now: int) -> Entry:
         self.admission.admit_joiner(now)
-        handle = self._make(call, epoch, now, self.level_of(call.priority))
-        handle.flow, handle.group = lead.flow, lead.group
+        handle = self._make(call, epoch, lead.flow, now)
+        handle.group = lead.group
         handle.rare().lead = lead
         handle.move(CallState.JOINED)
         more = lead.rare()
@@ -228,7 +237,8 @@ class DispatchCore(Answers):
         more.handles.append(handle)
         self.admission.joined += 1
         self.admission.sheddables.remove(lead)
-        self._register_handle(handle, epoch)
+        self.deadlines.add(handle)
+        self._tie(handle, epoch)
         self._raise_rank(lead, handle.level, handle.accepted)
         self._spread_rank(lead)
         if lead.phase in (CallState.DELAYED, CallState.REQUIREMENTS):
@@ -256,10 +266,11 @@ class DispatchCore(Answers):
 
     def _merge(self, pending: Entry, call: APICall[Any], both: APICall[Any], epoch: Epoch | None, now: int) -> Entry:
         """The newcomer takes over from the last in line, which is at once Overwritten: its place, rank and backoff."""
-        entry = self._make(both, epoch, now, self.level_of(call.priority))
+        entry = self._make(both, epoch, self._flow(call.flow), now)
         self.admission.entered(entry.flow)
         entry.group.waiting += 1
-        self._register_handle(entry, epoch)
+        self.deadlines.add(entry)
+        self._tie(entry, epoch)
         lane = self.lanes.lane(self.lane_key(pending))
         index = next(i for i, other in enumerate(lane.line) if other is pending)
         lane.line[index] = entry
@@ -301,7 +312,12 @@ class DispatchCore(Answers):
                     if not self._expire_handles(entry, free_at, now):
                         return None
                     continue
-            if self._checked(entry, now):
+            if entry.more is None and not self.holds and entry.deadline > now:
+                # nothing about it is uncommon; but for an ordered read, whose wait may have begun anew
+                if not entry.call.ordered or self._checked(entry, now):
+                    self._start(entry, now)
+                    return entry
+            elif self._checked(entry, now):
                 self._start(entry, now)
                 return entry
         return None
@@ -344,8 +360,8 @@ class DispatchCore(Answers):
             if call.target.lane in self.objects.table:
                 entry.rare().mark = self.objects.ended
         else:
-            lane = self.lanes.table.get(self.lane_key(entry))
-            if isinstance(lane, Lane):
+            lane = self.lanes.table.get(call.target.lane)  # one whose name the server chooses is alone in its own
+            if lane is not entry and isinstance(lane, Lane):
                 lane.leave_line(entry)
                 lane.flying = entry
 

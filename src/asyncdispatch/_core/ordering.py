@@ -55,6 +55,8 @@ class FlowQueue:
     def head(self) -> Entry | None:
         """The oldest live entry; dead ones before it are dropped."""
         fifo, heap = self.fifo, self.older.heap
+        if fifo and not heap and fifo[0].at is self:
+            return fifo[0]
         while fifo and fifo[0].at is not self:
             fifo.popleft()
         if not fifo:
@@ -159,7 +161,7 @@ class Ordering:
             entry.at = queue.older
         queue.live += 1
         self.ready += 1
-        if rank < band.heads[queue.slot] and not queue.blocked:
+        if not queue.blocked and rank < band.heads[queue.slot]:
             band.heads[queue.slot] = rank
             self._rekey(band)
 
@@ -206,15 +208,14 @@ class Ordering:
         if queue.tag > band.service:
             band.service = queue.tag
         queue.tag += queue.flow.increment
-        if band.idle:
-            while band.idle and band.idle[0][0] < band.service:
-                heappop(band.idle)
+        while band.idle and band.idle[0][0] < band.service:
+            heappop(band.idle)
         if not queue.live:
             self._leave(queue)
-        else:
-            if not queue.blocked:
-                band.tags[queue.slot] = queue.tag
-            self._rehead(queue)
+            return
+        if not queue.blocked:
+            band.tags[queue.slot] = queue.tag
+        self._rehead(queue)
 
     # -- what may start -----------------------------------------------------------------------------------------
 
@@ -272,7 +273,8 @@ class Ordering:
 
     def _rekey(self, band: Band) -> None:
         heads = band.heads
-        if not heads or band.group.full:
+        group = band.group
+        if not heads or (group.limit is not None and group.in_flight >= group.limit):
             self._keys[band.slot] = NEVER
             return
         oldest = heads[0] if len(heads) == 1 else min(heads)

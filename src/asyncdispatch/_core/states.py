@@ -64,6 +64,8 @@ class CallState(enum.Enum):
     CANCELLED = "cancelled"
     SHED = "shed"
 
+    __hash__ = object.__hash__  # as equality is identity; Enum's own is a slow Python method
+
     terminal: bool
     flying: bool
     bit: int
