@@ -311,6 +311,8 @@ class APICall(Generic[T]):
 
     hooks: ClassVar[frozenset[str]] = frozenset()
     """Which of the optional hooks this class defines; kept by `__init_subclass__`."""
+    common: ClassVar[bool] = True
+    """True if this class gives no class-wide value to a field that binds a call to others; kept likewise."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -321,6 +323,7 @@ class APICall(Generic[T]):
             # @dataclass takes a plain class attribute for a default only if it is annotated.
             annotations[name] = APICall.__annotations__[name]
         cls.__annotations__ = annotations
+        cls.common = not (_BINDING & {name for base in cls.__mro__[:-1] for name in vars(base) if base is not APICall})
 
     async def execute(self, attempt: Attempt) -> T:
         """Do it. Runs on the event loop, may be called again after an error; cancelled at its time-out."""
@@ -349,6 +352,9 @@ class APICall(Generic[T]):
 
 _HOOKS = ("merge", "is_noop", "rebase_onto", "apply", "reconcile")
 _FIELDS = frozenset(field.name for field in dataclasses.fields(APICall))
+_BINDING = frozenset(
+    {"idempotency_key", "not_before", "context", "prerequisite", "awaits_prerequisites", "sheddable", "depends_on"}
+)
 _INT32 = range(-(2**31), 2**31)
 
 

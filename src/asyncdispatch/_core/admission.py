@@ -97,7 +97,6 @@ class Admission:
         "_down",
         "_max_joined",
         "_reserve",
-        "_up",
         "depth",
         "drain",
         "joined",
@@ -105,6 +104,7 @@ class Admission:
         "pressure",
         "sheddables",
         "total",
+        "up",
     )
 
     def __init__(self, config: DispatcherConfig, levels: int) -> None:
@@ -117,9 +117,9 @@ class Admission:
         self.drain = DrainRate()
         self.sheddables = Sheddables(levels)
         self.pressure = Pressure.OK
-        self._up = 0
+        self.up = 0
         self._down = 0
-        self._aim()
+        self.aim()
 
     # -- asking -------------------------------------------------------------------------------------------------
 
@@ -158,8 +158,8 @@ class Admission:
     def entered(self, flow: Flow) -> None:
         flow.accepted += 1
         self.depth += 1
-        if self.depth >= self._up:
-            self._aim()
+        if self.depth >= self.up:
+            self.aim()
 
     def left(self, flow: Flow, now: int) -> None:
         flow.accepted -= 1
@@ -169,9 +169,9 @@ class Admission:
             drain.roll(now)
         drain.count += 1
         if self.depth <= self._down:
-            self._aim()
+            self.aim()
 
-    def _aim(self) -> None:
+    def aim(self) -> None:
         """Set the pressure and the two depths at which it changes next."""
         share = self.ordinary
         if self.depth >= share or (self.pressure is Pressure.FULL and self.depth > share * 0.9):
@@ -181,8 +181,8 @@ class Admission:
         else:
             self.pressure = Pressure.OK
         if self.pressure is Pressure.FULL:
-            self._up, self._down = 1 << 62, int(share * 0.9)
+            self.up, self._down = 1 << 62, int(share * 0.9)
         elif self.pressure is Pressure.HIGH:
-            self._up, self._down = share, -int(-share * 0.6 // 1) - 1
+            self.up, self._down = share, -int(-share * 0.6 // 1) - 1
         else:
-            self._up, self._down = min(share, int(share * 0.8) + 1), -1
+            self.up, self._down = min(share, int(share * 0.8) + 1), -1

@@ -43,6 +43,8 @@ def nanoseconds(seconds: float) -> int:
 class Executions:
     """The tables, and the moves that keep them in step."""
 
+    common_path = True
+    """Take the short way for common calls. Tests turn it off, to compare."""
     closed: str | None = None
     """Why nothing is accepted any more (law L15)."""
 

@@ -213,9 +213,15 @@ class Ordering:
         if not queue.live:
             self._leave(queue)
             return
-        if not queue.blocked:
-            band.tags[queue.slot] = queue.tag
-        self._rehead(queue)
+        if queue.blocked:
+            self._rehead(queue)
+            return
+        slot, fifo = queue.slot, queue.fifo
+        band.tags[slot] = queue.tag
+        head = fifo[0] if fifo and not queue.older.heap and fifo[0].at is queue else queue.head()
+        assert head is not None
+        band.heads[slot] = head.rank
+        self._rekey(band)
 
     # -- what may start -----------------------------------------------------------------------------------------
 

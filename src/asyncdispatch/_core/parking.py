@@ -46,25 +46,32 @@ class Signal(enum.Enum):
 class Budget:
     """Retries of all calls together, fed by successes and by time. Kept in whole billionths of a retry."""
 
-    __slots__ = ("_burst", "_earn", "_per_second", "_seen", "_tokens", "timer", "waiting")
+    __slots__ = ("_burst", "_earn", "_per_second", "_seen", "_tokens", "full", "timer", "waiting")
 
     def __init__(self, policy: RetryBudget) -> None:
         self._earn = int(policy.ratio * SECOND)
         self._per_second = max(1, int(policy.per_second * SECOND))
         self._burst = policy.burst * SECOND
         self._tokens = self._burst
+        self.full = True  # nothing to earn
         self._seen = 0
         self.waiting: deque[Entry] = deque()  # first come, first retried; the ended ones are skipped
         self.timer = 0
 
+    @property
+    def available(self) -> float:
+        return self._tokens / SECOND
+
     def earn(self) -> None:
         self._tokens = min(self._burst, self._tokens + self._earn)
+        self.full = self._tokens == self._burst
 
     def take(self, now: int) -> bool:
         self._trickle(now)
         if self._tokens < SECOND:
             return False
         self._tokens -= SECOND
+        self.full = False
         return True
 
     def next_at(self, now: int) -> int:
@@ -72,10 +79,6 @@ class Budget:
         self._trickle(now)
         lacking = max(0, SECOND - self._tokens)
         return now - (-lacking * SECOND // self._per_second)
-
-    @property
-    def available(self) -> float:
-        return self._tokens / SECOND
 
     def _trickle(self, now: int) -> None:
         gained = (now - self._seen) * self._per_second // SECOND
