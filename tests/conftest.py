@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.shell import START
+
 HERE = Path(__file__).parent
 
 # looptime asks for the current loop around plain tests too. On Python 3.11 the first such question makes a loop that
@@ -41,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The coroutine tests of the shell, which are in this folder itself, run in virtual time."""
     for item in items:
         if item.path.parent == HERE and inspect.iscoroutinefunction(getattr(item, "function", None)):
-            item.add_marker("looptime")
+            item.add_marker(pytest.mark.looptime(start=START))
     if PROFILE == "thorough":
         return
     skip = pytest.mark.skip(reason="runs under HYPOTHESIS_PROFILE=thorough")

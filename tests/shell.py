@@ -11,6 +11,9 @@ from typing import Any
 from asyncdispatch import Attempt, Dispatcher, DispatcherConfig, FunctionCall, ObjectRef
 from asyncdispatch._core.invariants import check_invariants
 
+START = 1_000.0
+"""What the loop's clock says when a test begins."""
+
 Function = Callable[[Attempt], Awaitable[Any]]
 
 
@@ -84,7 +87,7 @@ class Script:
         self.attempts: list[Attempt] = []
 
     async def __call__(self, attempt: Attempt) -> Any:
-        self.times.append(asyncio.get_running_loop().time())
+        self.times.append(now())
         self.attempts.append(attempt)
         if self.seconds:
             await asyncio.sleep(self.seconds)
@@ -123,7 +126,13 @@ async def turns(count: int = 10) -> None:
 
 
 def now() -> float:
-    return asyncio.get_running_loop().time()
+    """Seconds since the test began."""
+    return asyncio.get_running_loop().time() - START
+
+
+def just_after(seconds: float) -> bool:
+    """True if it is so late now: what is due by a deadline is done within a tenth of a second (law L5)."""
+    return seconds <= now() <= seconds + 0.1
 
 
 @asynccontextmanager
