@@ -234,8 +234,8 @@ class Answers(Knowing):
         more.same += failure.signature is not None
         if kind is VerdictKind.RECONCILE and effect is Effect.READ:
             kind = VerdictKind.PERMANENT
-        elif kind in (VerdictKind.RETRY, VerdictKind.PERMANENT) and effect is Effect.CREATE and more.doubt:
-            kind = VerdictKind.RECONCILE
+        elif kind is not VerdictKind.GONE and effect is Effect.CREATE and more.doubt:
+            kind = VerdictKind.RECONCILE  # whatever else it means, it is not sent again before that (law L10)
         if kind is VerdictKind.RECONCILE:
             if more.reconciles < self._policy(entry).max_reconciles:
                 return kind

@@ -242,11 +242,10 @@ class Endings(Executions):
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def tick(self, now: int) -> None:
-        """All that is due: timers, then deadlines."""
-        if now >= self.timers.due:
+        """All that is due: timers, then deadlines, then what those have made due."""
+        while now >= self.timers.due or now >= self.deadlines.due:
             while (action := self.timers.pop(now)) is not None:
                 action[0](action[1], now)
-        if now >= self.deadlines.due:
             while handles := self.deadlines.pop(now):
                 for handle in handles:
                     if handle.done() or (handle.more is not None and handle.more.leaving is not None):

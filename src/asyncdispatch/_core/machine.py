@@ -69,7 +69,7 @@ class DispatchCore(Answers):
                 remembered = self.memory.find(hashed, call, now)
                 if remembered is not None:
                     return self._settled_at_once(call, epoch, now, Succeeded, remembered)
-        if self._other_uid(call, now):
+        if self._other_uid(call):
             gone = RuntimeError(f"{call.target} is gone: another object has its name now")
             return self._settled_at_once(call, epoch, now, Failed, (gone, OTHER_OBJECT))
         return self._accept(call, epoch, hashed, now)
@@ -124,6 +124,7 @@ class DispatchCore(Answers):
             if waiting >= self.config.lane_capacity and call.target.lane[-1] != "*":
                 raise self.admission.refuse_object(now, waiting, self.config.lane_capacity)
         elif "is_noop" in call.hooks and self._is_noop(call, epoch, now):
+            self._see_own(call, now)
             return self._settled_at_once(call, epoch, now, Succeeded, (None,))
         flow = self.flows.get(call.flow) or self._flow(call.flow)
         admission = self.admission
@@ -134,6 +135,8 @@ class DispatchCore(Answers):
         if victim is not None:
             self._conclude(victim, now, Shed, f"made room for call {entry.ticket}")
         self._register(entry, epoch, hashed)
+        if call.version is not None:
+            self._see_own(call, now)
         if entry.more is None and self.rate is None and found is None:
             self._enqueue(entry)
         elif self._hopeless(entry, now):
@@ -236,15 +239,18 @@ class DispatchCore(Answers):
             )
         return epoch
 
-    def _other_uid(self, call: APICall[Any], now: int) -> bool:
-        """True if the call is for another uid than the one known last (law L2)."""
+    def _other_uid(self, call: APICall[Any]) -> bool:
+        """True if the call is for another uid than the one known last (law L2). Changes nothing."""
         ref = call.target
-        if ref.uid is None:
-            return False
-        if call.version is not None:
-            self.see(ref.lane, ref.uid, integer_version(call.version), now)
         known = self.objects.uid_of(ref.lane)
-        return known is not None and known != ref.uid
+        if ref.uid is None or known is None or known == ref.uid:
+            return False
+        return call.version is None or self.objects.outdated(ref.lane, ref.uid, integer_version(call.version))
+
+    def _see_own(self, call: APICall[Any], now: int) -> None:
+        """An accepted call has told the version of the object that it was decided on (law L2)."""
+        if call.version is not None and call.target.uid is not None:
+            self.see(call.target.lane, call.target.uid, integer_version(call.version), now)
 
     def _is_noop(self, call: APICall[Any], epoch: Epoch | None, now: int) -> bool:
         """Asked only when nothing else of its object waits, flies or is unobserved."""

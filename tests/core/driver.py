@@ -1,0 +1,471 @@
+"""Drives the bare core in virtual time, step by step: no event loop, no clock, no task.
+
+Each operation is one step: the core decides, the driver empties the core's lists, lets it do what is due, checks every
+invariant, and records what happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from asyncdispatch._core.invariants import check_invariants
+from asyncdispatch._core.machine import DispatchCore, Failure
+from asyncdispatch._core.parking import Signal
+from asyncdispatch._core.states import Entry
+from asyncdispatch.calls import (
+    Again,
+    APICall,
+    Applied,
+    Effect,
+    ObjectRef,
+    Refused,
+    Unknown,
+    Verdict,
+    VerdictKind,
+    validate_call,
+)
+from asyncdispatch.config import DispatcherConfig
+from asyncdispatch.contexts import SchedulingContext
+from asyncdispatch.errors import RefusedError
+from asyncdispatch.outcomes import AnyOutcome
+from tests.core import events
+from tests.core.history import History
+
+Kind = TypeVar("Kind")
+
+SECOND = 1_000_000_000
+START = 1_000 * SECOND
+FOREVER = 1 << 100
+
+RETRY, LATER, HOLD = VerdictKind.RETRY, VerdictKind.LATER, VerdictKind.HOLD
+RECONCILE, GONE, PERMANENT = VerdictKind.RECONCILE, VerdictKind.GONE, VerdictKind.PERMANENT
+READ, WRITE, CREATE = Effect.READ, Effect.IDEMPOTENT_WRITE, Effect.CREATE
+LEVELS = {"lowest": -(2**31), "low": -1_000, "default": 0, "elevated": 1_000, "high": 1_000_000}
+"""A priority in each of some of the default levels (0, 1, 2, 4, 5)."""
+
+
+def ns(seconds: float) -> int:
+    return round(seconds * SECOND)
+
+
+def pod(name: str = "p", uid: str | None = None) -> ObjectRef:
+    return ObjectRef("v1", "Pod", "ns", name, uid)
+
+
+def node(name: str, uid: str | None = None) -> ObjectRef:
+    return ObjectRef("v1", "Node", None, name, uid)
+
+
+def answer(name: str = "p", uid: str = "u1", version: int | None = None) -> dict[str, Any]:
+    """An object as a server would answer with it."""
+    meta: dict[str, Any] = {"name": name, "namespace": "ns", "uid": uid}
+    if version is not None:
+        meta["resourceVersion"] = str(version)
+    return {"metadata": meta}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call(APICall[Any]):
+    """A call with no hook."""
+
+    call_type: str = "write"
+    target: ObjectRef = pod()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patch(APICall[Any]):
+    """A call that merges: the older one's fields, then its own."""
+
+    call_type: str = "patch"
+    target: ObjectRef = pod()
+    fields: tuple[str, ...] = ()
+
+    def merge(self, pending: Patch) -> Patch | None:
+        return replace(self, fields=pending.fields + self.fields)
+
+    def apply(self, obj: Any) -> Any:
+        return {**(obj or {}), **dict.fromkeys(self.fields, True)}
+
+
+class Owner:
+    """What a context asks when its own methods are called: `ContextOwner`."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+
+    def extend(self, context: SchedulingContext, valid_until: float) -> None:
+        self.driver.extend(context, valid_until)
+
+    def end(self, context: SchedulingContext, reason: str) -> None:
+        self.driver.end(context, reason)
+
+    def confirm(self, context: SchedulingContext, name: str) -> None:
+        self.driver.require(context, name, True)
+
+    def fail(self, context: SchedulingContext, name: str, error: BaseException) -> None:
+        self.driver.require(context, name, error)
+
+
+class Driver:
+    """A core, its virtual time, what it has in flight, and the history of it all."""
+
+    def __init__(self, config: DispatcherConfig | None = None, *, now: int = START, check: bool = True) -> None:
+        self.config = config or DispatcherConfig()
+        self.core = DispatchCore(self.config)
+        self.now = now
+        self.check = check
+        self.step = 0
+        self.history = History(self.config)
+        self.handles: dict[int, Entry] = {}
+        self.outcomes: dict[int, AnyOutcome] = {}
+        self.flying: dict[int, Entry] = {}  # attempts inside `execute`
+        self.reconciling: dict[int, Entry] = {}  # attempts inside `reconcile`
+        self.stopping: dict[int, Entry] = {}  # attempts that were asked to stop
+        self.contexts: dict[int, SchedulingContext] = {}
+        self.wanted: list[Any] = []
+
+    # -- steps --------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> dict[str, Any]:
+        self.step += 1
+        return {"step": self.step, "at": self.now}
+
+    def _end(self) -> None:
+        """Empty the core's lists, do what is due, look at everything."""
+        self._empty()
+        self.core.tick(self.now)
+        self._empty()
+        if self.check:
+            check_invariants(self.core, self.now)
+        self.history.add(events.Looked(step=self.step, at=self.now))
+
+    def _empty(self) -> None:
+        core = self.core
+        for epoch, context in list(self.contexts.items()):
+            if context.ended is not None:
+                del self.contexts[epoch]
+                self.history.add(events.Finished(step=self.step, at=self.now, epoch=epoch, reason=context.ended))
+        for handle in core.settled:
+            outcome = handle.settled
+            assert outcome is not None, f"L1: call {handle.ticket} was settled without an outcome"
+            assert handle.done()
+            assert handle.ticket not in self.outcomes, f"L1: call {handle.ticket} was told twice"
+            self.outcomes[handle.ticket] = outcome
+            if handle.ticket in self.handles:  # else: told inside `submit`, recorded there
+                self.history.add(events.Settled(step=self.step, at=self.now, ticket=handle.ticket, outcome=outcome))
+        core.settled.clear()
+        for entry in core.stops:
+            self.stopping[entry.ticket] = entry
+            self.history.add(events.Stopping(step=self.step, at=self.now, ticket=entry.ticket))
+        core.stops.clear()
+        self.wanted.extend(core.objects.wanted)
+        core.objects.wanted.clear()
+
+    # -- calls --------------------------------------------------------------------------------------------------
+
+    def submit(self, call: APICall[Any] | None = None, /, **fields: Any) -> Entry:
+        """Submit `call`, or a `Call` of these fields."""
+        call = call if call is not None else Call(**fields)
+        validate_call(call)
+        stamp = self._begin()
+        self.core.tick(self.now)
+        self._empty()
+        before = self._counts()
+        try:
+            handle = self.core.submit(call, self.now)
+        except RefusedError as error:
+            assert self._counts() == before, "L1: a refused call left a trace"
+            self.history.add(events.Refused(**stamp, call=call, error=error))
+            self._end()
+            raise
+        assert handle.ticket not in self.handles, "a ticket was used twice"
+        # What was settled in the same step is told after its handle is known.
+        self.handles[handle.ticket] = handle
+        self.history.add(events.Accepted(**stamp, ticket=handle.ticket, call=call, lead=handle.lead.ticket))
+        self._end()
+        return handle
+
+    def submit_all(self, calls: Iterable[APICall[Any]]) -> list[Entry]:
+        return [self.submit(call) for call in calls]
+
+    def _counts(self) -> tuple[int, ...]:
+        core = self.core
+        admission = core.admission
+        return (
+            *(admission.depth, admission.joined, len(admission.sheddables), core.ordering.ready, core.seats.taken),
+            *(len(core.lanes.table), len(core.keys), len(core.deadlines), len(core.dependents), len(core.memory)),
+            *(len(core.executions()), len(core.timers)),
+        )
+
+    def start(self) -> Entry | None:
+        """The next execution to start, now in flight."""
+        stamp = self._begin()
+        entry = self.core.next(self.now)
+        if entry is not None:
+            reconcile = entry.more is not None and entry.more.reconciling
+            (self.reconciling if reconcile else self.flying)[entry.ticket] = entry
+            sent = self.core.executable(entry)
+            self._empty()
+            self.history.add(
+                events.Started(
+                    **stamp, ticket=entry.ticket, reconcile=reconcile, sent=sent, seats=self.core.seats.limit
+                )
+            )
+        self._end()
+        return entry
+
+    def start_all(self) -> list[Entry]:
+        """Start what may start."""
+        started = []
+        while (entry := self.start()) is not None:
+            started.append(entry)
+        return started
+
+    def _leave(self, entry: Entry) -> None:
+        found = self.flying.pop(entry.ticket, None) or self.reconciling.pop(entry.ticket, None)
+        assert found is entry, f"call {entry.ticket} is not in flight"
+        self.stopping.pop(entry.ticket, None)
+
+    def _ended(self, stamp: dict[str, Any], entry: Entry, how: str, **more: Any) -> None:
+        if more.get("goes_on"):
+            self.reconciling[entry.ticket] = entry
+        self.history.add(events.Ended(**stamp, ticket=entry.ticket, how=how, **more))
+        self._end()
+
+    def succeed(self, entry: Entry, value: Any = None) -> None:
+        stamp = self._begin()
+        self._leave(entry)
+        self.core.succeed(entry, value, self.now)
+        self._ended(stamp, entry, "succeeded", value=value)
+
+    def fail(
+        self,
+        entry: Entry,
+        kind: VerdictKind = RETRY,
+        *,
+        maybe: bool = False,
+        delay: float = 0.0,
+        scope: Hashable = None,
+        exhausted: bool = False,
+        signal: Signal = Signal.NONE,
+        signature: Hashable = None,
+        error: BaseException | None = None,
+    ) -> bool:
+        """The attempt has failed. True if its fate is to be asked for at once (`reconcile`)."""
+        stamp = self._begin()
+        self._leave(entry)
+        verdict = Verdict(kind, maybe, scope=scope)
+        failure = Failure(error or ValueError(kind.value), verdict, ns(delay), exhausted, signal, signature)
+        goes_on = self.core.fail(entry, failure, self.now)
+        self._ended(stamp, entry, "failed", goes_on=goes_on, verdict=verdict)
+        return goes_on
+
+    def stop(self, entry: Entry, *, sent: bool = True) -> bool:
+        """The attempt has ended because it was asked to. True if its fate is to be asked for at once."""
+        stamp = self._begin()
+        self._leave(entry)
+        goes_on = self.core.stopped(entry, sent, self.now)
+        self._ended(stamp, entry, "stopped", goes_on=goes_on, sent=sent)
+        return goes_on
+
+    def reconcile(self, entry: Entry, found: Any, *, refusal: VerdictKind = PERMANENT, delay: float = 0.0) -> None:
+        """`reconcile` has answered."""
+        stamp = self._begin()
+        self._leave(entry)
+        how = {Applied: "applied", Again: "again", Refused: "refused", Unknown: "unknown"}.get(type(found), "unknown")
+        self.core.reconciled(entry, found, Verdict(refusal), ns(delay), self.now)
+        self._ended(stamp, entry, how, value=found.value if isinstance(found, Applied) else None)
+
+    def fail_reconcile(
+        self,
+        entry: Entry,
+        kind: VerdictKind = RETRY,
+        *,
+        delay: float = 0.0,
+        scope: Hashable = None,
+        exhausted: bool = False,
+        signal: Signal = Signal.NONE,
+    ) -> None:
+        """`reconcile` has raised."""
+        stamp = self._begin()
+        self._leave(entry)
+        verdict = Verdict(kind, scope=scope)
+        self.core.reconcile_failed(
+            entry, Failure(ValueError(kind.value), verdict, ns(delay), exhausted, signal), self.now
+        )
+        self._ended(stamp, entry, "reconcile_failed", verdict=verdict)
+
+    def cancel(self, handle: Entry, reason: str = "cancelled") -> bool:
+        stamp = self._begin()
+        took = self.core.cancel(handle, reason, self.now)
+        if took:
+            self.history.add(events.Left(**stamp, ticket=handle.ticket))
+        self._end()
+        return took
+
+    def cancel_flow(self, flow: str, reason: str = "flow") -> int:
+        self._begin()
+        count = self.core.cancel_flow(flow, reason, self.now)
+        self._end()
+        return count
+
+    # -- time ---------------------------------------------------------------------------------------------------
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass as a prompt loop sees it: everything is done when it is due."""
+        end = self.now + ns(seconds)
+        looks = 0
+        while (due := self.core.wake_at(self.now)) <= end:
+            looks = looks + 1 if due <= self.now else 0
+            assert looks < 20, "L19: what is due stays due: a busy loop"
+            self._begin()
+            self.now = max(self.now, due)
+            self._end()
+        self._begin()
+        self.now = end
+        self._end()
+
+    def stall(self, seconds: float) -> None:
+        """Let time pass while nobody looks: the loop was blocked."""
+        self.now += ns(seconds)
+
+    # -- contexts ------------------------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        ref: ObjectRef | None = None,
+        *,
+        version: int | None = None,
+        parent: SchedulingContext | None = None,
+        valid_for: float | None = None,
+        requires: tuple[str, ...] = (),
+    ) -> SchedulingContext:
+        stamp = self._begin()
+        until = None if valid_for is None else (self.now + ns(valid_for)) / SECOND
+        try:
+            context = self.core.begin(Owner(self), ref or pod(), version, parent, until, requires, self.now)
+        except Exception:
+            self._end()
+            raise
+        self._empty()
+        self.contexts[context.epoch] = context
+        self.history.add(
+            events.Began(
+                **stamp,
+                epoch=context.epoch,
+                parent=None if parent is None else parent.epoch,
+                valid_until=None if until is None else ns(until),
+                requires=requires,
+            )
+        )
+        self._end()
+        return context
+
+    def extend(self, context: SchedulingContext, valid_until: float) -> None:
+        stamp = self._begin()
+        try:
+            self.core.extend(context, valid_until, self.now)
+        except Exception:
+            self._end()
+            raise
+        self._empty()
+        self.history.add(events.Extended(**stamp, epoch=context.epoch, valid_until=ns(valid_until)))
+        self._end()
+
+    def end(self, context: SchedulingContext, reason: str = "ended") -> None:
+        self._begin()
+        self.core.end(context, reason, self.now)
+        self._end()
+
+    def require(self, context: SchedulingContext, name: str, state: BaseException | bool) -> None:
+        stamp = self._begin()
+        try:
+            self.core.require(context, name, state, self.now)
+        except Exception:
+            self._end()
+            raise
+        self.history.add(events.Required(**stamp, epoch=context.epoch, name=name, state=state))
+        self._end()
+
+    # -- objects ------------------------------------------------------------------------------------------------
+
+    def observe(
+        self, ref: ObjectRef | None = None, version: int | None = None, *, deleting: bool = False, fresh: bool = False
+    ) -> tuple[bool, list[Any]]:
+        self._begin()
+        found = self.core.observe(ref or pod(), version, deleting, fresh, self.now)
+        self._end()
+        return found
+
+    def replace(self, entry: Entry, call: APICall[Any]) -> None:
+        stamp = self._begin()
+        self.core.replace(entry, call)
+        self.history.add(events.Changed(**stamp, ticket=entry.ticket, call=entry.call))
+        self._end()
+
+    def forget(self, ref: ObjectRef | None = None, reason: str = "gone") -> int:
+        self._begin()
+        count = self.core.forget(ref or pod(), reason, self.now)
+        self._end()
+        return count
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def drain(self, seconds: float) -> None:
+        stamp = self._begin()
+        self.core.drain(self.now + ns(seconds), self.now)
+        self.history.add(events.Closed(**stamp, until=self.now + ns(seconds)))
+        self._end()
+
+    def close(self, reason: str = "closed") -> None:
+        stamp = self._begin()
+        self.core.close(reason, self.now)
+        self.history.add(events.Closed(**stamp, until=None))
+        self._end()
+
+    def finish(self) -> None:
+        """Close, end what flies, forget every object: then nothing may be left (laws L1, L15, L19)."""
+        self.close()
+        for entry in [*self.flying.values(), *self.reconciling.values()]:
+            assert not self.stop(entry), "L15: an attempt goes on after close"
+        self.advance(self.config.timeout + self.config.give_up + 1.0)
+        self.history.over()
+        assert set(self.outcomes) == set(self.handles), "L1: a handle got no outcome"
+        known = [handle.call.target.lane for handle in self.handles.values()]
+        for lane in dict.fromkeys([*known, *self.core.objects.table]):
+            group, kind, namespace, name = lane.split("/")
+            version = f"{group}/v1" if group else "v1"
+            self.forget(ObjectRef(version, kind, namespace or None, name))
+        # The memory of keys and the breakers end by time or are capped; contexts and objects are gone now.
+        left = self.leftovers()
+        assert not left, f"L19: left behind: {left}"
+
+    def outcome(self, handle: Entry, kind: type[Kind]) -> Kind:
+        """The outcome of a handle, which must be of this kind."""
+        outcome = self.outcomes[handle.ticket]
+        assert isinstance(outcome, kind), outcome
+        return outcome
+
+    def leftovers(self) -> dict[str, int]:
+        """What the core's tables hold that are not at a stated cap."""
+        core = self.core
+        tables = {
+            "lanes": len(core.lanes.table),
+            "contexts": len(core.epochs.table),
+            "contexts by object": len(core.epochs.by_lane),
+            "keys": len(core.keys),
+            "deadlines": len(core.deadlines),
+            "dependents": len(core.dependents),
+            "holds": len(core.holds),
+            "laters": len(core.laters),
+            "budget": len(core.budget.waiting),
+            "sheddables": len(core.admission.sheddables),
+            "own writes": core.objects.count,
+            "ready": core.ordering.ready,
+            "seats": core.seats.taken,
+            "depth": core.admission.depth,
+            "joined": core.admission.joined,
+        }
+        return {name: count for name, count in tables.items() if count}
