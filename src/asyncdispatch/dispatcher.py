@@ -73,9 +73,11 @@ class Contexts:
         what must be confirmed before calls with `awaits_prerequisites` start. Raises `StaleContext` if the parent has
         ended or another object has the name by now, `ConfigurationError` for a wrong value.
         """
-        names = () if isinstance(requires, str) else tuple(requires)
-        if isinstance(requires, str) or not all(isinstance(name, str) and name for name in names):
+        if isinstance(requires, str) or not isinstance(requires, Iterable):
             raise ConfigurationError("requires", requires, "must be a tuple of names")
+        names = tuple(requires)
+        if not all(isinstance(name, str) and name for name in names):
+            raise ConfigurationError("requires", names, "must be a tuple of names")
         if parent is not None and not isinstance(parent, SchedulingContext):
             raise ConfigurationError("parent", parent, "must be a SchedulingContext or None")
         if valid_until is not None:
@@ -304,9 +306,7 @@ class Dispatcher(Observing):
 
     def _submit(self, call: APICall[T], since: int | None) -> CallHandle[T]:
         self._check_loop()
-        if not isinstance(call, APICall):
-            raise ConfigurationError("call", call, "must be an APICall: subclass it, or use FunctionCall")
-        validate_call(call)
+        _check_call(call)
         core = self._core
         try:
             handle = cast("CallHandle[T]", core.submit(call, self._now(), since))
@@ -330,7 +330,10 @@ class Dispatcher(Observing):
 
         Raises what `submit` raises, but for `AsyncDisabled`. Cancelling it while it waits in SYNC cancels the call.
         """
-        await self._mode_settled(self._deadline(call))
+        if self._mode is Mode.DRAINING:
+            self._check_loop()
+            _check_call(call)
+            await self._mode_settled(self._deadline(call))
         handle = self._submit(call, None)
         if self._mode is Mode.SYNC:
             try:
@@ -343,8 +346,7 @@ class Dispatcher(Observing):
     async def run(self, call: APICall[T]) -> T:
         """Wait for room, then for the result. The call's time-out counts from here. Cancelling it cancels the call."""
         self._check_loop()
-        if isinstance(call, APICall):
-            validate_call(call)
+        _check_call(call)
         since = self._now()
         deadline = self._deadline(call)
         await self._mode_settled(deadline)
@@ -658,6 +660,12 @@ class Dispatcher(Observing):
         soonest = self._pool.sweep(now)
         self._flush()
         self._arm_at(min(soonest, self._core.wake_at(now), self._armed_at))
+
+
+def _check_call(call: Any) -> None:
+    if not isinstance(call, APICall):
+        raise ConfigurationError("call", call, "must be an APICall: subclass it, or use FunctionCall")
+    validate_call(call)
 
 
 def _wake(future: asyncio.Future[None]) -> None:
