@@ -50,6 +50,8 @@ log = logging.getLogger("asyncdispatch")
 
 NOT_ENTERED = "not entered yet: use `async with Dispatcher() as dispatcher`"
 
+NO_CALL = "must be an APICall: subclass it, or use FunctionCall"
+
 OBSERVER_METHODS = ("accepted", "started", "attempted", "retried", "settled", "mode_changed")
 
 
@@ -200,7 +202,7 @@ class Dispatcher(Observing):
     async def _end(self, reason: str, timeout: float | None, *, drain: bool) -> DrainReport:
         if timeout is not None:
             check_seconds("timeout", timeout, zero=True)
-        self._check_loop()
+        self._check_thread()
         if self._closer is None:
             seconds = self.config.drain_timeout if timeout is None else timeout
             self._closer = self._loop.create_task(self._close(reason, seconds, drain), name="asyncdispatch-closer")
@@ -306,7 +308,9 @@ class Dispatcher(Observing):
 
     def _submit(self, call: APICall[T], since: int | None) -> CallHandle[T]:
         self._check_loop()
-        _check_call(call)
+        if not isinstance(call, APICall):
+            raise ConfigurationError("call", call, NO_CALL)
+        validate_call(call)
         core = self._core
         try:
             handle = cast("CallHandle[T]", core.submit(call, self._now(), since))
@@ -479,7 +483,7 @@ class Dispatcher(Observing):
         """Switch by hand. To SYNC it goes through DRAINING until the accepted calls end, or `drain_timeout`."""
         if not isinstance(mode, Mode):
             raise ConfigurationError("mode", mode, "must be a Mode")
-        self._check_loop()
+        self._check_thread()
         if mode is Mode.SYNC and self._mode is not Mode.SYNC:
             self._set_mode(Mode.DRAINING, reason)
             until = self._now() + nanoseconds(self.config.drain_timeout)
@@ -528,8 +532,9 @@ class Dispatcher(Observing):
             raise ConfigurationError("loop", where, "belongs to the loop that entered it; use submit_threadsafe")
 
     def _check_loop(self) -> None:
+        """The right loop, and running."""
         self._check_thread()
-        if self._state and self._closer is None:
+        if self._state:
             raise DispatcherClosed(self._state)
 
     def _flush(self) -> None:
@@ -664,7 +669,7 @@ class Dispatcher(Observing):
 
 def _check_call(call: Any) -> None:
     if not isinstance(call, APICall):
-        raise ConfigurationError("call", call, "must be an APICall: subclass it, or use FunctionCall")
+        raise ConfigurationError("call", call, NO_CALL)
     validate_call(call)
 
 
