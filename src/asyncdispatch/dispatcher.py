@@ -513,7 +513,7 @@ class Dispatcher(Observing):
     # -- one step -----------------------------------------------------------------------------------------------
 
     def _now(self) -> int:
-        return int(self._loop.time() * SECOND)
+        return int(self._loop.time() * SECOND + 0.5)  # not below a whole time that the timer was set for
 
     def _step(self) -> tuple[DispatchCore, int]:
         self._check_thread()
