@@ -16,8 +16,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from asyncdispatch._core.parking import Failure, Signal
-from asyncdispatch._core.states import PLACE_SHIFT, SECOND, Entry
-from asyncdispatch.calls import Again, APICall, Applied, Attempt, Effect, Refused, Unknown, Verdict, VerdictKind
+from asyncdispatch._core.states import PLACE_SHIFT, READ, SECOND, Entry
+from asyncdispatch.calls import Again, APICall, Applied, Attempt, Refused, Unknown, Verdict, VerdictKind
 from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.verdicts import classify, signal_of, signature_of
 
@@ -37,12 +37,13 @@ YIELD_EVERY = 64
 class Worker:
     """One long-lived task and the slot that says what it performs."""
 
-    __slots__ = ("attempt", "cause", "deadline", "entry", "task", "waker")
+    __slots__ = ("attempt", "cause", "deadline", "entry", "started", "task", "waker")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None]
         self.entry: Entry | None = None
         self.attempt: Attempt | None = None
+        self.started = 0  # ns
         self.deadline = 0  # ns; when its attempt is cut off
         self.cause: str | None = None  # why its task was cancelled by us
         self.waker: asyncio.Future[None] | None = None
@@ -56,10 +57,12 @@ class WorkerPool:
         self._core = dispatcher._core
         self._loop = dispatcher._loop
         self._config = dispatcher.config
+        self._clock = dispatcher._loop.time
+        self._attempt_timeout = round(dispatcher.config.attempt_timeout * SECOND)
         self._workers: dict[int, Worker] = {}
         self._numbers = 0
         self._parked: list[Worker] = []
-        self._waking = 0
+        self.waking = 0
         self._closing = False
         self.flying: dict[int, Worker] = {}
         """By ticket of the execution."""
@@ -70,7 +73,9 @@ class WorkerPool:
         """Wake, or make, one worker for each call that may start and has none yet."""
         core = self._core
         seats = core.seats
-        wanted = min(seats.limit - seats.taken, core.ordering.ready) - self._waking
+        wanted = min(seats.limit - seats.taken, core.ordering.ready) - self.waking
+        if wanted <= 0 or not core.can_start(self._dispatcher._now):
+            return
         while wanted > 0:
             if self._parked:
                 worker = self._parked.pop()
@@ -80,7 +85,7 @@ class WorkerPool:
                 self._spawn()
             else:
                 return
-            self._waking += 1
+            self.waking += 1
             wanted -= 1
 
     def _spawn(self) -> None:
@@ -93,7 +98,9 @@ class WorkerPool:
         worker.task.add_done_callback(lambda task: self._ended(number, task))
 
     def _ended(self, number: int, task: asyncio.Task[None]) -> None:
-        del self._workers[number]
+        entry = self._workers.pop(number).entry
+        if entry is not None:
+            self.flying.pop(entry.ticket, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._dispatcher._broken(error)
 
@@ -139,48 +146,53 @@ class WorkerPool:
             if entry is None or worker.cause is not None:
                 continue
             if worker.deadline <= now:
-                worker.deadline = self._cut_off(entry)  # a later joiner may have moved it (law L5)
+                # a later joiner may have moved it (law L5)
+                worker.deadline = min(worker.started + self._time_for(entry), self._core.limit(entry))
                 if worker.deadline <= now:
                     self._cancel(worker, TIMED_OUT)
                     continue
             soonest = min(soonest, worker.deadline)
         return soonest
 
-    def _cut_off(self, entry: Entry) -> int:
-        """When an attempt ends at the latest: its own time-out, or the last limit of those who want it (law L5)."""
-        reconciling = entry.more is not None and entry.more.reconciling
-        policy = entry.call.retry or self._config.retry
-        seconds = policy.reconcile_timeout if reconciling else self._config.attempt_timeout
-        started = self._started_of(entry)
-        return min(started + round(seconds * SECOND), self._core.limit(entry))
-
-    def _started_of(self, entry: Entry) -> int:
-        worker = self.flying.get(entry.ticket)
-        attempt = worker.attempt if worker is not None else None
-        return entry.started if attempt is None else attempt.started
+    def _time_for(self, entry: Entry) -> int:
+        """What one try, or one reconcile, may take."""
+        if entry.more is None or not entry.more.reconciling:
+            return self._attempt_timeout
+        return round((entry.call.retry or self._config.retry).reconcile_timeout * SECOND)
 
     # -- working ------------------------------------------------------------------------------------------------
 
     async def _work(self, worker: Worker) -> None:
-        dispatcher = self._dispatcher
-        now_of, core = dispatcher._now, self._core
-        self._waking -= 1
+        """Ask the core, perform, report, tell; park when there is nothing to do."""
+        dispatcher, core, now_of = self._dispatcher, self._core, self._dispatcher._now
         streak = 0
+        self.waking -= 1
+        now = now_of()
         while True:
-            entry = core.next(now_of())
-            if core.settled or core.stops:
-                dispatcher._flush()
+            entry = core.next(now)
             if entry is None:
-                streak = 0
+                if core.settled or core.stops:
+                    dispatcher._flush()
                 await self._park(worker)
+                streak, now = 0, now_of()
                 continue
-            self.kick()
-            await self._perform(worker, entry)
+            if self._parked or core.settled:
+                dispatcher._flush()
+            worker.entry = entry
+            self.flying[entry.ticket] = worker
+            again = entry.more is not None and entry.more.reconciling
+            if not again:
+                again = await self._attempt(worker, entry)
+            while again:
+                again = await self._reconcile(worker, entry)
+            del self.flying[entry.ticket]
+            worker.entry = worker.attempt = None
             dispatcher._flush()
             streak += 1
             if streak >= YIELD_EVERY:
                 streak = 0
                 await asyncio.sleep(0)
+            now = now_of()
 
     async def _park(self, worker: Worker) -> None:
         self._dispatcher._arm()
@@ -193,57 +205,43 @@ class WorkerPool:
             if worker in self._parked:  # cancelled, not woken
                 self._parked.remove(worker)
             else:
-                self._waking -= 1
+                self.waking -= 1
 
-    async def _perform(self, worker: Worker, entry: Entry) -> None:
-        """One execution while it keeps its seat: an attempt, and the reconciles that it leads to (law L10)."""
-        worker.entry = entry
-        self.flying[entry.ticket] = worker
-        try:
-            reconcile = entry.more is not None and entry.more.reconciling
-            while True:
-                if reconcile:
-                    reconcile = await self._reconcile(worker, entry)
-                else:
-                    reconcile = await self._attempt(worker, entry)
-                if not reconcile:
-                    return
-        finally:
-            del self.flying[entry.ticket]
-            worker.entry = worker.attempt = None
-
-    def _begin(self, worker: Worker, entry: Entry) -> tuple[APICall[Any], Attempt]:
-        dispatcher, core = self._dispatcher, self._core
+    def _begin(self, worker: Worker, entry: Entry) -> Attempt:
+        dispatcher, core, more = self._dispatcher, self._core, entry.more
         now = dispatcher._now()
-        call = core.executable(entry)
-        more = entry.more
-        seconds = self._config.attempt_timeout
-        if more is not None and more.reconciling:
-            seconds = (entry.call.retry or self._config.retry).reconcile_timeout
-        limit = entry.deadline if more is None else core.limit(entry)
-        worker.deadline = min(now + round(seconds * SECOND), limit)
-        error = None if more is None else more.error
-        attempt = Attempt(self._loop.time, call, entry.ticket, entry.attempts, worker.deadline / SECOND, error)
-        attempt.started = now
-        worker.attempt = attempt
-        if worker.deadline < dispatcher._armed_at:
-            dispatcher._arm_at(worker.deadline)
+        if more is None:
+            call, limit, error = entry.call, entry.deadline, None
+            cut_off = now + self._attempt_timeout
+        else:
+            call, limit, error = core.executable(entry), core.limit(entry), more.error
+            cut_off = now + self._time_for(entry)
+        worker.started = now
+        worker.deadline = deadline = cut_off if cut_off < limit else limit
+        worker.attempt = attempt = Attempt(self._clock, call, entry.ticket, entry.attempts, deadline / SECOND, error)
+        if deadline < dispatcher._armed_at:
+            dispatcher._arm_at(deadline)
         if dispatcher._on_started:
             dispatcher._observe("started", entry, attempt.number)
-        return call, attempt
+        return attempt
 
     async def _attempt(self, worker: Worker, entry: Entry) -> bool:
         """One try. True if it is to be reconciled next, in the same seat."""
-        dispatcher, core = self._dispatcher, self._core
-        call, attempt = self._begin(worker, entry)
+        dispatcher = self._dispatcher
+        attempt = self._begin(worker, entry)
+        call = attempt.call
         try:
-            value = await self._run(call.execute, "execute", attempt, call)
+            steps = call.execute(attempt)
+            if type(steps) is not types.CoroutineType:
+                steps = _steps_of(steps, call, "execute")
+            value = await _timed(steps, self._config.blocking_threshold, dispatcher._blocked, call)
         except GeneratorExit:
             raise
         except BaseException as error:  # whatever user code raises ends this call, never the dispatcher (law L14)
             return self._raised(worker, entry, call, attempt, error)
-        self._uncancel(worker)
-        core.succeed(entry, value, dispatcher._now())
+        if worker.cause is not None or worker.task.cancelling():
+            self._uncancel(worker)
+        self._core.succeed(entry, value, dispatcher._now())
         if dispatcher._on_attempted:
             dispatcher._observe("attempted", entry, attempt.number, None)
         return False
@@ -261,7 +259,7 @@ class WorkerPool:
                 return again
         now = dispatcher._now()
         failure = self._classified(entry, call, attempt, error, now)
-        if cause == TIMED_OUT and now < attempt.started + round(self._config.attempt_timeout * SECOND):
+        if cause == TIMED_OUT and now < worker.started + self._attempt_timeout:
             failure = replace(failure, signal=Signal.SILENT)  # our caller's time was over, not the server's
         if dispatcher._on_attempted:
             dispatcher._observe("attempted", entry, attempt.number, error)
@@ -274,10 +272,12 @@ class WorkerPool:
     async def _reconcile(self, worker: Worker, entry: Entry) -> bool:
         """Find out what became of the last request. True if it is to be asked again, in the same seat."""
         dispatcher, core = self._dispatcher, self._core
-        call, attempt = self._begin(worker, entry)
+        attempt = self._begin(worker, entry)
+        call = attempt.call
         last = attempt.last_error or RuntimeError("unknown")
         try:
-            answer = await self._run(lambda given: call.reconcile(given, last), "reconcile", attempt, call)
+            steps = _steps_of(call.reconcile(attempt, last), call, "reconcile")
+            answer = await _timed(steps, self._config.blocking_threshold, dispatcher._blocked, call)
             answer = _checked(answer, call)
         except GeneratorExit:
             raise
@@ -333,7 +333,7 @@ class WorkerPool:
             accepted = (entry.accepted >> PLACE_SHIFT) / SECOND
             delay, exhausted = dispatcher._delays.next(call.retry, verdict, error, failures, accepted, now / SECOND)
         except Exception as raised:
-            maybe = attempt.sent and call.effect is not Effect.READ
+            maybe = attempt.sent and call.effect is not READ
             raised.__cause__ = raised.__cause__ or error
             return Failure(raised, Verdict(VerdictKind.PERMANENT, maybe, reason="classify, wait or stop raised"))
         return Failure(
@@ -359,17 +359,18 @@ class WorkerPool:
                 extra=extra_of(entry),
             )
 
-    # -- running user code --------------------------------------------------------------------------------------
 
-    def _run(self, function: Callable[[Attempt], Any], hook: str, attempt: Attempt, call: APICall[Any]) -> Any:
-        awaitable = function(attempt)
-        send = getattr(awaitable, "send", None)
-        if send is None:
-            iterate = getattr(awaitable, "__await__", None)
-            if iterate is None:
-                raise ConfigurationError(hook, awaitable, f"{type(call).__name__}.{hook} must return an awaitable")
-            awaitable = iterate()
-        return _timed(awaitable, self._config.blocking_threshold, self._dispatcher._blocked, call)
+# -- running user code ------------------------------------------------------------------------------------------------
+
+
+def _steps_of(awaitable: Any, call: APICall[Any], hook: str) -> Any:
+    """What can be driven step by step. Raises `ConfigurationError` for what can't be awaited."""
+    if hasattr(awaitable, "send"):
+        return awaitable
+    iterate = getattr(awaitable, "__await__", None)
+    if iterate is None:
+        raise ConfigurationError(hook, awaitable, f"{type(call).__name__}.{hook} must return an awaitable")
+    return iterate()
 
 
 @types.coroutine
@@ -383,18 +384,21 @@ def _timed(
         try:
             waited_for = send(None) if thrown is None else steps.throw(thrown)
         except StopIteration as stop:
+            if perf_counter() - began > threshold:
+                report(call, perf_counter() - began)
             return stop.value
-        finally:
-            held = perf_counter() - began
-            if held > threshold:
-                report(call, held)
+        except BaseException:
+            if perf_counter() - began > threshold:
+                report(call, perf_counter() - began)
+            raise
+        if perf_counter() - began > threshold:
+            report(call, perf_counter() - began)
         thrown = None
         try:
             yield waited_for
         except GeneratorExit:
-            close = getattr(steps, "close", None)
-            if close is not None:
-                close()
+            if hasattr(steps, "close"):
+                steps.close()
             raise
         except BaseException as error:
             thrown = error

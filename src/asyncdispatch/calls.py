@@ -241,7 +241,7 @@ class Attempt:
     and to True as its bytes leave (a write that was never sent is not maybe applied, law L10).
     """
 
-    __slots__ = ("_clock", "call", "deadline", "last_error", "number", "sent", "started", "ticket")
+    __slots__ = ("_clock", "call", "deadline", "last_error", "number", "sent", "ticket")
 
     def __init__(
         self,
@@ -259,7 +259,6 @@ class Attempt:
         self.deadline = deadline
         self.last_error = last_error
         self.sent = True
-        self.started = 0  # ns; kept by the shell
 
     @property
     def remaining(self) -> float:

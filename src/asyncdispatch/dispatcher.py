@@ -19,11 +19,11 @@ from asyncdispatch._core.admission import Pressure
 from asyncdispatch._core.executions import nanoseconds
 from asyncdispatch._core.machine import DispatchCore
 from asyncdispatch._core.overlay import integer_version
-from asyncdispatch._core.states import NEVER, SECOND, CallState, Entry
+from asyncdispatch._core.states import FAILED, NEVER, READ, SECOND, SUCCEEDED, TERMINAL, Entry
 from asyncdispatch._delays import Delays
 from asyncdispatch._observing import Observing
 from asyncdispatch._workers import WorkerPool, extra_of
-from asyncdispatch.calls import APICall, Effect, ObjectRef, validate_call, version_of
+from asyncdispatch.calls import APICall, ObjectRef, validate_call, version_of
 from asyncdispatch.completions import Completions, CompletionStream
 from asyncdispatch.config import DispatcherConfig, check_seconds
 from asyncdispatch.contexts import SchedulingContext
@@ -144,7 +144,7 @@ class Dispatcher(Observing):
         self._core = DispatchCore(config, functools.partial(CallHandle, self))
         self._delays = Delays(config.retry, random.Random())
         self._totals = Totals()
-        self._outcomes: dict[str, int] = {}
+        self._outcomes = dict.fromkeys(TERMINAL, 0)
         self._last_settled: int | None = None
         self._mode = Mode.ASYNC
         self._mode_event: asyncio.Event
@@ -164,6 +164,7 @@ class Dispatcher(Observing):
             name: [getattr(observer, name) for observer in observers if hasattr(observer, name)]
             for name in OBSERVER_METHODS
         }
+        self._on_accepted = bool(self._hooks["accepted"])
         self._on_started = bool(self._hooks["started"])
         self._on_attempted = bool(self._hooks["attempted"])
         self._on_retried = bool(self._hooks["retried"])
@@ -262,7 +263,7 @@ class Dispatcher(Observing):
         self._completions.close()
         self._mode_event.set()
         watched, self._watched = self._watched, None
-        finished = self._outcomes.get("succeeded", 0) - before.get("succeeded", 0)
+        finished = self._outcomes[SUCCEEDED] - before[SUCCEEDED]
         return _report(reason, (now - began) / SECOND, finished, watched, running)
 
     async def _until_idle(self, until: int) -> None:
@@ -307,7 +308,8 @@ class Dispatcher(Observing):
         return self._submit(call, None)
 
     def _submit(self, call: APICall[T], since: int | None) -> CallHandle[T]:
-        self._check_loop()
+        if self._state or asyncio._get_running_loop() is not self._loop:
+            self._check_loop()
         if not isinstance(call, APICall):
             raise ConfigurationError("call", call, NO_CALL)
         validate_call(call)
@@ -319,13 +321,15 @@ class Dispatcher(Observing):
             self._flush()
             raise
         self._totals.accepted += 1
-        if self._hooks["accepted"]:
+        if self._on_accepted:
             self._observe("accepted", handle)
         if core.settled or core.stops or core.objects.wanted:
             self._flush()
         else:
-            self._pool.kick()
-            if core.deadlines.due < self._armed_at or core.timers.due < self._armed_at:
+            if core.seats.taken + self._pool.waking < core.seats.limit:
+                self._pool.kick()
+            armed_at = self._armed_at
+            if core.deadlines.due < armed_at or core.timers.due < armed_at:
                 self._arm()
         return handle
 
@@ -540,12 +544,22 @@ class Dispatcher(Observing):
     def _flush(self) -> None:
         """Pass on what the last step has settled, stopped or asked for; wake who may work; set the timer."""
         core = self._core
-        ended = False
-        while core.settled:
-            batch, core.settled = core.settled, []
-            ended = True
-            for entry in batch:
-                self._settle(cast("CallHandle[Any]", entry))
+        if core.settled:
+            while core.settled:
+                batch, core.settled = core.settled, []
+                for entry in batch:
+                    self._settle(cast("CallHandle[Any]", entry))
+            if self._room or self._idle_waiters:
+                self._made_room()
+        if core.stops or core.objects.wanted:
+            self._pass_on()
+        if core.seats.taken + self._pool.waking < core.seats.limit:
+            self._pool.kick()
+        if core.deadlines.due < self._armed_at or core.timers.due < self._armed_at:
+            self._arm()
+
+    def _pass_on(self) -> None:
+        core = self._core
         while core.stops:
             stops, core.stops = core.stops, []
             for entry in stops:
@@ -554,29 +568,23 @@ class Dispatcher(Observing):
             wanted, core.objects.wanted = core.objects.wanted, []
             for ref, ticket, call_type in wanted:
                 self._completions.publish(ref, None, ticket, call_type, None, needs_read=True)
-        if ended:
-            for _ in range(min(len(self._room), core.admission.total)):
-                _wake(self._room.popleft())
-            if self._idle_waiters:
-                for future in self._idle_waiters:
-                    _wake(future)
-        self._pool.kick()
-        if core.deadlines.due < self._armed_at or core.timers.due < self._armed_at:
-            self._arm()
+
+    def _made_room(self) -> None:
+        """Handles have ended: whoever waits for room, or for the last of them, may look again."""
+        for _ in range(len(self._room)):
+            _wake(self._room.popleft())
+        for future in self._idle_waiters:
+            _wake(future)
 
     def _settle(self, handle: CallHandle[Any]) -> None:
-        state = handle.state
-        self._outcomes[state.value] = self._outcomes.get(state.value, 0) + 1
+        succeeded = handle.phase is SUCCEEDED
+        state = SUCCEEDED if succeeded else handle.state
+        self._outcomes[state] += 1
         self._last_settled = handle.ended
-        more = handle.more
-        if state is not CallState.SUCCEEDED:
+        if not succeeded:
             self._settle_badly(handle)
         if self._completions.streams:
-            epoch = more.epoch.context.epoch if more is not None and more.epoch is not None else None
-            outcome = handle.settled
-            assert outcome is not None
-            doubt = outcome.ambiguous and handle.call.effect is not Effect.READ
-            self._completions.publish(handle.call.target, epoch, handle.ticket, handle.call.call_type, outcome, doubt)
+            self._publish(handle)
         if self._on_settled:
             self._observe("settled", handle, handle.settled)
         waiters = handle.waiter
@@ -588,6 +596,13 @@ class Dispatcher(Observing):
                 else:
                     self._call_back(handle, waiter)
 
+    def _publish(self, handle: CallHandle[Any]) -> None:
+        more, call, outcome = handle.more, handle.call, handle.settled
+        assert outcome is not None
+        epoch = more.epoch.context.epoch if more is not None and more.epoch is not None else None
+        doubt = outcome.ambiguous and call.effect is not READ
+        self._completions.publish(call.target, epoch, handle.ticket, call.call_type, outcome, doubt)
+
     def _settle_badly(self, handle: CallHandle[Any]) -> None:
         outcome = handle.settled
         assert outcome is not None
@@ -595,7 +610,7 @@ class Dispatcher(Observing):
             self._watched.append(handle)
         if outcome.ambiguous:
             self._totals.ambiguous += 1
-        if outcome.ambiguous or handle.state is CallState.FAILED:
+        if outcome.ambiguous or handle.state is FAILED:
             log.warning(
                 "call %d ended: %s%s",
                 handle.ticket,

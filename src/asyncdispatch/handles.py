@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from asyncdispatch._core.states import CallState, Entry
+from asyncdispatch._core.states import SUCCEEDED, CallState, Entry
 from asyncdispatch.errors import (
     AmbiguousOutcome,
     CallCancelled,
@@ -46,7 +46,7 @@ class CallHandle(Entry, Generic[T]):
 
     def result(self) -> T:
         """The value, or the error for the outcome. Raises `asyncio.InvalidStateError` while there is none."""
-        if self.phase is CallState.SUCCEEDED:
+        if self.phase is SUCCEEDED:
             return cast("T", self.value)
         outcome = self.settled
         if outcome is None:

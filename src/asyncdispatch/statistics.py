@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from asyncdispatch._core.states import PLACE_SHIFT, SECOND
+from asyncdispatch._core.states import PLACE_SHIFT, SECOND, CallState
 
 if TYPE_CHECKING:
     from asyncdispatch._core.machine import DispatchCore
@@ -104,7 +104,12 @@ class DrainReport:
 
 
 def take_statistics(
-    core: DispatchCore, mode: Mode, totals: Totals, outcomes: Mapping[str, int], last_settled: int | None, now: int
+    core: DispatchCore,
+    mode: Mode,
+    totals: Totals,
+    outcomes: Mapping[CallState, int],
+    last_settled: int | None,
+    now: int,
 ) -> DispatcherStatistics:
     names = core.config.levels.names
     states: dict[str, int] = {}
@@ -133,7 +138,7 @@ def take_statistics(
         in_flight_by_type=MappingProxyType({g.name: g.in_flight for g in core.groups.values() if g.in_flight}),
         oldest_wait=(now - oldest) / SECOND if states else None,
         last_completion_age=None if last_settled is None else (now - last_settled) / SECOND,
-        outcomes=MappingProxyType(dict(outcomes)),
+        outcomes=MappingProxyType({state.value: count for state, count in outcomes.items()}),
         accepted=totals.accepted,
         refused=totals.refused,
         joined_total=totals.joined,

@@ -8,12 +8,21 @@ from asyncdispatch._core.endings import leaving
 from asyncdispatch._core.knowing import Knowing
 from asyncdispatch._core.lanes import Lane, mergeable, merged
 from asyncdispatch._core.parking import NEXT_PROBE, SAME_ERROR_LIMIT, Failure, Signal
-from asyncdispatch._core.states import CallState, Entry, More
+from asyncdispatch._core.states import (
+    CREATE,
+    IDEMPOTENT_WRITE,
+    IN_FLIGHT,
+    LINE,
+    READ,
+    STOPPING,
+    SUCCEEDED,
+    Entry,
+    More,
+)
 from asyncdispatch.calls import (
     Again,
     APICall,
     Applied,
-    Effect,
     Refused,
     Verdict,
     VerdictKind,
@@ -53,7 +62,7 @@ class Answers(Knowing):
             self._pump_budget(None, now)
         if self.breakers.table:
             self._well(entry)
-        write = entry.call.effect is not Effect.READ
+        write = entry.call.effect is not READ
         if entry.more is None:
             self._remove(entry, now)
             if value is not None or (write and entry.call.hooks):
@@ -84,10 +93,10 @@ class Answers(Knowing):
             self._pump_budget(None, now)
         if self.breakers.table:
             self._well(entry)
-        write = call.effect is not Effect.READ
+        write = call.effect is not READ
         if write:
             self.objects.ended += 1
-        entry.move(CallState.SUCCEEDED)
+        entry.move(SUCCEEDED)
         entry.ended = now
         self.deadlines.remove(entry)
         self.admission.left(flow, now)
@@ -129,7 +138,7 @@ class Answers(Knowing):
         more = entry.rare()
         verdict = failure.verdict
         more.error, more.verdict = failure.error, verdict
-        if verdict.maybe_applied and entry.call.effect is not Effect.READ:
+        if verdict.maybe_applied and entry.call.effect is not READ:
             more.doubt = True
         self._heed(entry, failure, now)
         self._answered(entry, more, verdict.kind, now)
@@ -170,7 +179,7 @@ class Answers(Knowing):
 
     def _unknown(self, entry: Entry, more: More, error: BaseException, delay: int, now: int) -> None:
         """Nothing could be found out: an idempotent write that may be applied is repeated, all else fails (law L10)."""
-        repeat = entry.call.effect is Effect.IDEMPOTENT_WRITE and more.doubt
+        repeat = entry.call.effect is IDEMPOTENT_WRITE and more.doubt
         verdict = more.verdict or PERMANENT
         if repeat and more.reconciles < self._policy(entry).max_reconciles:
             kind, failure = VerdictKind.RETRY, Failure(error, verdict, delay)
@@ -201,7 +210,7 @@ class Answers(Knowing):
         if now >= self.timers.due or now >= self.deadlines.due:
             self.tick(now)
         more = entry.rare()
-        if sent and entry.call.effect is not Effect.READ and not more.reconciling:
+        if sent and entry.call.effect is not READ and not more.reconciling:
             more.doubt = True
         breaker = self.breakers.table.get((entry.flow.name, entry.group.name))
         if breaker is not None and breaker.probe is entry:
@@ -211,7 +220,7 @@ class Answers(Knowing):
         if not self.living(entry):
             self._land(entry, more, Failure(RuntimeError("stopped"), PERMANENT), VerdictKind.PERMANENT, now)
             return False
-        if more.doubt and entry.call.effect is Effect.CREATE:
+        if more.doubt and entry.call.effect is CREATE:
             more.reconciling = True
             more.reconciles += 1
             more.error = more.error or RuntimeError("an earlier request was stopped after it was sent")
@@ -232,14 +241,14 @@ class Answers(Knowing):
         if failure.signature is None or failure.signature != more.signature:
             more.signature, more.same = failure.signature, 0
         more.same += failure.signature is not None
-        if kind is VerdictKind.RECONCILE and effect is Effect.READ:
+        if kind is VerdictKind.RECONCILE and effect is READ:
             kind = VerdictKind.PERMANENT
-        elif kind is not VerdictKind.GONE and effect is Effect.CREATE and more.doubt:
+        elif kind is not VerdictKind.GONE and effect is CREATE and more.doubt:
             kind = VerdictKind.RECONCILE  # whatever else it means, it is not sent again before that (law L10)
         if kind is VerdictKind.RECONCILE:
             if more.reconciles < self._policy(entry).max_reconciles:
                 return kind
-            repeat = effect is Effect.IDEMPOTENT_WRITE and failure.verdict.maybe_applied and not failure.exhausted
+            repeat = effect is IDEMPOTENT_WRITE and failure.verdict.maybe_applied and not failure.exhausted
             return VerdictKind.RETRY if repeat else VerdictKind.PERMANENT
         if kind is VerdictKind.RETRY and (failure.exhausted or more.same >= SAME_ERROR_LIMIT):
             return VerdictKind.PERMANENT
@@ -325,8 +334,8 @@ class Answers(Knowing):
     def _resume(self, entry: Entry, more: More, now: int) -> None:
         """An execution that was being stopped goes on, for a handle that came meanwhile (law L8)."""
         self._tell_leavers(entry, more, now)
-        if entry.phase is CallState.STOPPING:
-            entry.move(CallState.IN_FLIGHT)
+        if entry.phase is STOPPING:
+            entry.move(IN_FLIGHT)
 
     def _come_back(self, entry: Entry, more: More, now: int) -> None:
         """A write goes back into its line; its seat is given back, its place is kept (law L12)."""
@@ -334,7 +343,7 @@ class Answers(Knowing):
         entry.started = 0
         if entry.call.sheddable:
             self._offer(entry)
-        if entry.call.effect is Effect.READ:
+        if entry.call.effect is READ:
             return
         lane = self.lanes.table.get(self.lane_key(entry))
         if isinstance(lane, Lane):
@@ -353,7 +362,7 @@ class Answers(Knowing):
         if index == len(lane.line):
             return None, None
         newer = lane.line[index]
-        if newer.phase is not CallState.LINE or newer.ticket < entry.ticket or not mergeable(entry, newer.call):
+        if newer.phase is not LINE or newer.ticket < entry.ticket or not mergeable(entry, newer.call):
             return None, None
         try:
             both = merged(newer.call, self.executable(entry))
@@ -365,6 +374,6 @@ class Answers(Knowing):
         newer.call = both
         newer.rare().failures = entry.rare().failures
         self._raise_rank(newer, entry.level, entry.rank)
-        entry.move(CallState.LINE)
+        entry.move(LINE)
         self._conclude(entry, now, Overwritten, newer.ticket)
         return newer

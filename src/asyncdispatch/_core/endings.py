@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 from asyncdispatch._core.executions import MOVABLE, Executions, nanoseconds
 from asyncdispatch._core.lanes import Lane
 from asyncdispatch._core.parking import Hold, LaterScope
-from asyncdispatch._core.states import _OUTCOME_STATES, CallState, Entry, More
+from asyncdispatch._core.states import _OUTCOME_STATES, IN_FLIGHT, QUEUED, READ, STOPPING, Entry, More
 from asyncdispatch.calls import (
-    Effect,
     Verdict,
     VerdictKind,
 )
@@ -30,7 +29,7 @@ class Endings(Executions):
     def _remove(self, entry: Entry, now: int) -> None:
         """An execution has ended: out of every table but those of its handles."""
         call = entry.call
-        if entry.phase is CallState.QUEUED:
+        if entry.phase is QUEUED:
             self.ordering.remove(entry)
         entry.group.waiting -= 1
         if call.sheddable:
@@ -40,7 +39,7 @@ class Endings(Executions):
             self.timers.void(more)
             self.keys.remove(entry)
             self._unpark(entry, now)
-        if call.effect is not Effect.READ and entry.attempts:
+        if call.effect is not READ and entry.attempts:
             self.objects.ended += 1
             if more is not None and more.doubt and "apply" in call.hooks:
                 self.objects.doubtful(self.lane_key(entry), self.executable(entry), entry.ticket, now)
@@ -125,7 +124,7 @@ class Endings(Executions):
         call_type, uid = winner.call.call_type, winner.call.target.uid
         for entry in waiting:
             other = entry.call
-            if other.effect is Effect.READ or not self.lanes.supersedes(call_type, other.call_type):
+            if other.effect is READ or not self.lanes.supersedes(call_type, other.call_type):
                 continue
             if uid is not None and other.target.uid not in (None, uid):
                 continue
@@ -143,8 +142,8 @@ class Endings(Executions):
         others = [other for other in self.living(entry) if other is not handle]
         if not others and entry.phase.flying:
             self._let_leave(entry, handle, kind, args)
-            if entry.phase is CallState.IN_FLIGHT:
-                entry.move(CallState.STOPPING)
+            if entry.phase is IN_FLIGHT:
+                entry.move(STOPPING)
                 self.stops.append(entry)
             self.timers.set(entry.rare(), now + nanoseconds(self.config.give_up), (self.give_up, entry))
         elif not others:
@@ -195,7 +194,7 @@ class Endings(Executions):
     def give_up(self, entry: Entry, now: int) -> None:
         """The attempt does not end although it was asked to: its callers have waited long enough (laws L11, L19)."""
         more = entry.rare()
-        more.doubt = more.doubt or entry.call.effect is not Effect.READ
+        more.doubt = more.doubt or entry.call.effect is not READ
         self._tell_leavers(entry, more, now)
         self._after(now)
 

@@ -18,15 +18,15 @@ from asyncdispatch._core.overlay import Objects
 from asyncdispatch._core.parking import Breakers, Budget, Hold, LaterScope
 from asyncdispatch._core.rate import TokenBucket
 from asyncdispatch._core.seats import Flow, TotalSeats
-from asyncdispatch._core.states import NEVER, SECOND, CallState, Entry
+from asyncdispatch._core.states import DELAYED, LINE, NEVER, QUEUED, READ, REQUIREMENTS, SECOND, CallState, Entry
 from asyncdispatch._core.timers import Deadlines, Timers
-from asyncdispatch.calls import APICall, Effect
+from asyncdispatch.calls import APICall
 from asyncdispatch.config import CallTypePolicy, DispatcherConfig, FlowQuota
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-MOVABLE = (CallState.DELAYED, CallState.REQUIREMENTS, CallState.LINE, CallState.QUEUED)
+MOVABLE = (DELAYED, REQUIREMENTS, LINE, QUEUED)
 """Waiting states that follow from the call's handles alone."""
 
 MAX_IDLE = 256
@@ -185,7 +185,7 @@ class Executions:
         """Put a waiting execution where it belongs: ready, or outside until a handle of it may start."""
         more = entry.more
         if more is not None:
-            earliest, phase = NEVER, CallState.DELAYED
+            earliest, phase = NEVER, DELAYED
             for handle in self.living(entry):
                 if self.may_start(handle, now):
                     more.carrier = None if handle is entry else handle
@@ -194,7 +194,7 @@ class Executions:
                 if handle.more.ready_at > now:
                     earliest = min(earliest, handle.more.ready_at)
                 else:
-                    phase = CallState.REQUIREMENTS
+                    phase = REQUIREMENTS
             else:
                 self._outside(entry, phase, earliest)
                 return
@@ -205,7 +205,7 @@ class Executions:
         lane = self._withdraw(entry)
         if entry.phase is not phase:
             entry.move(phase)
-        if lane is not None and entry.call.effect is not Effect.READ:
+        if lane is not None and entry.call.effect is not READ:
             lane.outside[entry.ticket] = entry
             self._advance(lane)
         more = entry.rare()
@@ -219,12 +219,12 @@ class Executions:
 
     def _withdraw(self, entry: Entry) -> Lane | None:
         """Take a waiting execution out of the queue and out of line. Its lane, if it is one in full."""
-        if entry.phase is CallState.QUEUED:
+        if entry.phase is QUEUED:
             self.ordering.remove(entry)
         found = self.lanes.table.get(self.lane_key(entry))
         if not isinstance(found, Lane):
             return None
-        if entry.call.effect is not Effect.READ:
+        if entry.call.effect is not READ:
             found.leave_line(entry)
         return found
 
@@ -232,46 +232,46 @@ class Executions:
         """Time and requirements let it start: into line, if it is a write, and into the queue in its turn."""
         found = self.lanes.table.get(self.lane_key(entry))
         if not isinstance(found, Lane):
-            if entry.phase is not CallState.QUEUED:
+            if entry.phase is not QUEUED:
                 self._enqueue(entry)
-        elif entry.call.effect is Effect.READ:
+        elif entry.call.effect is READ:
             self._ready_read(found, entry)
         else:
             if found.outside.pop(entry.ticket, None) is not None:
                 index = self.lanes.insert(found, entry)
                 self._inherit(found, index, entry)
-            if entry.phase not in (CallState.LINE, CallState.QUEUED):
-                entry.move(CallState.LINE)
+            if entry.phase not in (LINE, QUEUED):
+                entry.move(LINE)
             self._advance(found)
 
     def _ready_read(self, lane: Lane, entry: Entry) -> None:
         if not (self.ordered(entry) and lane.oldest_write(entry.ticket)):
-            if entry.phase is not CallState.QUEUED:
+            if entry.phase is not QUEUED:
                 self._enqueue(entry)
             return
-        if entry.phase is CallState.QUEUED:
+        if entry.phase is QUEUED:
             self.ordering.remove(entry)
-        if entry.phase is not CallState.LINE:
-            entry.move(CallState.LINE)
+        if entry.phase is not LINE:
+            entry.move(LINE)
         self._hurry(lane, entry)
 
     def _advance(self, lane: Lane) -> None:
         """Queue the first in line when nothing of its lane flies, and the ordered reads whose wait is over."""
         line = lane.line
         if line:
-            if lane.flying is None and line[0].phase is CallState.LINE:
+            if lane.flying is None and line[0].phase is LINE:
                 self._enqueue(line[0])
             for entry in line[1:]:
-                if entry.phase is CallState.QUEUED:
+                if entry.phase is QUEUED:
                     self.ordering.remove(entry)
-                    entry.move(CallState.LINE)
+                    entry.move(LINE)
         if lane.reads:
             for entry in list(lane.reads.values()):
-                if entry.phase is CallState.LINE and not lane.oldest_write(entry.ticket):
+                if entry.phase is LINE and not lane.oldest_write(entry.ticket):
                     self._enqueue(entry)
 
     def _enqueue(self, entry: Entry) -> None:
-        entry.move(CallState.QUEUED)
+        entry.move(QUEUED)
         table = self.breakers.table
         self.ordering.push(entry, bool(table) and self.breakers.blocks(entry.flow.name, entry.group.name))
 
@@ -291,8 +291,8 @@ class Executions:
         lane = self.lanes.table.get(self.lane_key(entry))
         if not isinstance(lane, Lane):
             return
-        if entry.call.effect is Effect.READ:
-            if entry.phase is CallState.LINE:
+        if entry.call.effect is READ:
+            if entry.phase is LINE:
                 self._hurry(lane, entry)
             return
         for index, other in enumerate(lane.line):
@@ -311,7 +311,7 @@ class Executions:
         key_of = self.ordering.key_of
         if key_of(level, rank) >= key_of(entry.level, entry.rank):
             return
-        queued = entry.phase is CallState.QUEUED
+        queued = entry.phase is QUEUED
         sheddable = entry.call.sheddable and not entry.phase.flying
         if queued:
             self.ordering.remove(entry)

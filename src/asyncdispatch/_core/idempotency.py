@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from asyncdispatch._core.states import SECOND
-from asyncdispatch.calls import Effect
+from asyncdispatch._core.states import READ, SECOND
 from asyncdispatch.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ def key_hash(call: APICall[Any]) -> int:
     """The hash of what must be equal to join. Raises `ConfigurationError` if the key's own hash fails."""
     ref = call.target
     try:
-        return hash((call.idempotency_key, call.call_type, ref.lane, call.version, ref.uid, call.effect is Effect.READ))
+        return hash((call.idempotency_key, call.call_type, ref.lane, call.version, ref.uid, call.effect is READ))
     except Exception as error:
         raise ConfigurationError("idempotency_key", type(call.idempotency_key), "its hash raised: mend it") from error
 
@@ -93,7 +92,7 @@ class Memory:
         return len(self._table)
 
     def remember(self, ticket: int, hashed: int | None, call: APICall[Any], value: Any, now: int) -> None:
-        if not self._max or hashed is None or call.idempotency_key is None or call.effect is Effect.READ:
+        if not self._max or hashed is None or call.idempotency_key is None or call.effect is READ:
             return
         if len(self._table) >= self._max:
             self._drop(next(iter(self._table)))

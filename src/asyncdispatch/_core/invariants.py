@@ -7,8 +7,18 @@ from typing import TYPE_CHECKING
 
 from asyncdispatch._core.lanes import Lane
 from asyncdispatch._core.ordering import Older
-from asyncdispatch._core.states import NEVER, CallState, Entry, InvariantError
-from asyncdispatch.calls import Effect
+from asyncdispatch._core.states import (
+    BACKOFF,
+    DELAYED,
+    HELD,
+    LINE,
+    NEVER,
+    QUEUED,
+    READ,
+    REQUIREMENTS,
+    Entry,
+    InvariantError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sized
@@ -42,7 +52,7 @@ def _outcomes(core: DispatchCore, entries: list[Entry], now: int) -> None:
 def _lanes(core: DispatchCore, entries: list[Entry], now: int) -> None:
     flying: dict[str, int] = {}
     for entry in entries:
-        if entry.phase.flying and entry.call.effect is not Effect.READ:
+        if entry.phase.flying and entry.call.effect is not READ:
             name = core.lane_key(entry)
             flying[name] = flying.get(name, 0) + 1
             _require(flying[name] == 1, "L2", f"two writes of {name} are in flight", entry)
@@ -55,12 +65,12 @@ def _lanes(core: DispatchCore, entries: list[Entry], now: int) -> None:
         if lane.flying is not None:
             _require(lane.flying.phase.flying, "L2", "the lane's flying write does not fly", lane.flying)
         for index, entry in enumerate(lane.line):
-            parked = entry.phase in (CallState.BACKOFF, CallState.HELD)
+            parked = entry.phase in (BACKOFF, HELD)
             head = index == 0 and lane.flying is None
-            expected = CallState.QUEUED if head else CallState.LINE
+            expected = QUEUED if head else LINE
             _require(parked or entry.phase is expected, "L12", f"place {index} in line does not fit", entry)
         for entry in lane.outside.values():
-            outside = entry.phase in (CallState.DELAYED, CallState.REQUIREMENTS)
+            outside = entry.phase in (DELAYED, REQUIREMENTS)
             _require(outside, "L12", "outside of the line but not waiting for time or requirements", entry)
 
 
@@ -114,7 +124,7 @@ def _limits(core: DispatchCore, entries: list[Entry], now: int) -> None:
 
 
 def _order(core: DispatchCore, entries: list[Entry], now: int) -> None:
-    queued = [entry for entry in entries if entry.phase is CallState.QUEUED]
+    queued = [entry for entry in entries if entry.phase is QUEUED]
     standing = {entry.ticket: entry for entry in core.ordering.entries()}
     _require(len(standing) == len(queued) == core.ordering.ready, "L6", "queued calls and the queues disagree")
     for entry in queued:
@@ -165,9 +175,9 @@ def _timers(core: DispatchCore, entries: list[Entry], now: int) -> None:
     )
     for entry in entries:
         more = entry.more
-        if entry.phase is CallState.HELD:
+        if entry.phase is HELD:
             _require(more is not None and more.timer != 0, "L19", "held without a timer", entry)
-        if entry.phase is CallState.BACKOFF:
+        if entry.phase is BACKOFF:
             assert more is not None
             scoped = more.later is not None and entry.ticket in more.later.due
             _require(more.timer != 0 or more.budgeted or scoped, "L19", "in backoff without a timer", entry)
@@ -182,7 +192,7 @@ def _timers(core: DispatchCore, entries: list[Entry], now: int) -> None:
 
 def _contexts(core: DispatchCore, entries: list[Entry], now: int) -> None:
     for entry in entries:
-        if entry.phase is CallState.QUEUED:
+        if entry.phase is QUEUED:
             able = any(core.may_start(handle, now) for handle in core.living(entry))
             _require(able, "L21", "queued before its time or its requirements", entry)
         for handle in core.living(entry):

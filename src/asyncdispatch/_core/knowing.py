@@ -9,11 +9,10 @@ from asyncdispatch._core.executions import nanoseconds
 from asyncdispatch._core.idempotency import key_hash
 from asyncdispatch._core.lanes import CONTROL_FIELDS, with_fields_of
 from asyncdispatch._core.overlay import OwnWrite, integer_version
-from asyncdispatch._core.states import NEVER, CallState, Entry
+from asyncdispatch._core.states import CREATE, DELAYED, NEVER, READ, Entry
 from asyncdispatch._core.waiting import Waiting
 from asyncdispatch.calls import (
     APICall,
-    Effect,
     ObjectRef,
     Verdict,
     VerdictKind,
@@ -46,7 +45,7 @@ class Knowing(Waiting):
         self.memory.forget_object(lane)
         for entry in self.lanes.entries(lane):
             ref = entry.call.target
-            if ref.uid in (None, uid) or entry.call.effect is Effect.CREATE or entry.phase.flying:
+            if ref.uid in (None, uid) or entry.call.effect is CREATE or entry.phase.flying:
                 continue
             error = RuntimeError(f"{ref} is gone: another object has its name now")
             for handle in list(self.living(entry)):
@@ -63,7 +62,7 @@ class Knowing(Waiting):
         count = 0
         for entry in self.lanes.entries(ref.lane):
             uid = entry.call.target.uid
-            if entry.call.effect is Effect.CREATE and ref.uid is not None:
+            if entry.call.effect is CREATE and ref.uid is not None:
                 continue
             if (uid is None and current) or ref.uid is None or uid == ref.uid:
                 count += sum(self.cancel(handle, reason, now) for handle in list(self.living(entry)))
@@ -90,10 +89,10 @@ class Knowing(Waiting):
         behind_create = False
         for other in self.lanes.entries(ref.lane):
             call = other.call
-            behind_create = behind_create or (call.effect is Effect.CREATE and other.phase is not CallState.DELAYED)
-            if call.effect is Effect.CREATE or other.phase.flying:
+            behind_create = behind_create or (call.effect is CREATE and other.phase is not DELAYED)
+            if call.effect is CREATE or other.phase.flying:
                 continue
-            nameless = call.target.uid is None and current and not behind_create and call.effect is not Effect.READ
+            nameless = call.target.uid is None and current and not behind_create and call.effect is not READ
             if nameless or (uid is not None and call.target.uid == uid):
                 for handle in list(self.living(other)):
                     self._depart(handle, now, Cancelled, f"{ref} is gone")
@@ -131,7 +130,7 @@ class Knowing(Waiting):
 
     def pending_writes(self, lane: str) -> list[Entry]:
         """Writes that wait or fly, in the order in which they will be sent."""
-        return [entry for entry in self.lanes.entries(lane) if entry.call.effect is not Effect.READ]
+        return [entry for entry in self.lanes.entries(lane) if entry.call.effect is not READ]
 
     def replace(self, entry: Entry, call: APICall[Any]) -> None:
         """A waiting call was rebased. Its control fields stay; only `version` and its own fields may differ."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from asyncdispatch._core.states import CallState
-from asyncdispatch.calls import APICall, Effect
+from asyncdispatch._core.states import ACCEPTED, DELAYED, IDEMPOTENT_WRITE, READ, REQUIREMENTS
+from asyncdispatch.calls import APICall
 from asyncdispatch.errors import MergeFailed
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ class Lane:
 
     def add(self, entry: Entry) -> None:
         """Take in an execution that already has a phase: put it where that says."""
-        if entry.call.effect is Effect.READ:
+        if entry.call.effect is READ:
             self.reads[entry.ticket] = entry
         elif entry.phase.flying:
             self.flying = entry
-        elif entry.phase in (CallState.DELAYED, CallState.REQUIREMENTS, CallState.ACCEPTED):
+        elif entry.phase in (DELAYED, REQUIREMENTS, ACCEPTED):
             self.outside[entry.ticket] = entry
         else:
             self.line.append(entry)
@@ -105,7 +105,7 @@ class Lanes:
         lane = self.table[key] = Lane()
         if found is not None:
             lane.add(found)
-            if found.call.effect is not Effect.READ:
+            if found.call.effect is not READ:
                 lane.last_write = found.ticket
         return lane
 
@@ -160,8 +160,8 @@ def mergeable(pending: Entry, call: APICall[Any]) -> bool:
     """True if `merge` may be asked: two idempotent writes of equal type, object, uid and version, without a key."""
     waiting = pending.call
     return (
-        waiting.effect is Effect.IDEMPOTENT_WRITE
-        and call.effect is Effect.IDEMPOTENT_WRITE
+        waiting.effect is IDEMPOTENT_WRITE
+        and call.effect is IDEMPOTENT_WRITE
         and "merge" in call.hooks
         and waiting.call_type == call.call_type
         and waiting.target.lane == call.target.lane

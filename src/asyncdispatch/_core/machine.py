@@ -16,10 +16,20 @@ from asyncdispatch._core.knowing import OTHER_OBJECT
 from asyncdispatch._core.lanes import Lane, mergeable, merged
 from asyncdispatch._core.overlay import integer_version
 from asyncdispatch._core.parking import Failure
-from asyncdispatch._core.states import CallState, Entry, place_of
+from asyncdispatch._core.states import (
+    BACKOFF,
+    DELAYED,
+    HELD,
+    IN_FLIGHT,
+    JOINED,
+    LINE,
+    READ,
+    REQUIREMENTS,
+    Entry,
+    place_of,
+)
 from asyncdispatch.calls import (
     APICall,
-    Effect,
 )
 from asyncdispatch.errors import (
     ConfigurationError,
@@ -28,6 +38,8 @@ from asyncdispatch.errors import (
 from asyncdispatch.outcomes import Expired, Failed, Overwritten, Shed, Succeeded
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from asyncdispatch._core.seats import Flow
 
 COMMON = frozenset({"call_type", "target", "effect", "priority", "flow", "timeout", "version", "scope", "retry", "fn"})
@@ -60,7 +72,7 @@ class DispatchCore(Answers):
                 return entry
         epoch = self._living_epoch(call, now) if call.context is not None else None
         hashed = None
-        if call.idempotency_key is not None or call.effect is Effect.READ:
+        if call.idempotency_key is not None or call.effect is READ:
             hashed = key_hash(call)
             found = self.keys.find(hashed, call)
             if found is not None and self._joinable(found, call):
@@ -89,7 +101,7 @@ class DispatchCore(Answers):
             or ref.uid is not None
             or flow.max_queued is not None
             or admission.depth >= admission.ordinary
-            or call.effect is Effect.READ
+            or call.effect is READ
             or self.rate is not None
             or lane[-1] == "*"
             or not type(call).common
@@ -175,7 +187,7 @@ class DispatchCore(Answers):
         if key in table:
             lane = self.lanes.lane(key)
             lane.add(entry)
-            if call.effect is not Effect.READ:
+            if call.effect is not READ:
                 lane.last_write = entry.ticket
         else:
             table[key] = entry
@@ -218,7 +230,7 @@ class DispatchCore(Answers):
                 return True
         limit = entry.deadline if more is None else self.handle_limit(entry)
         if more is not None and more.ready_at >= limit:
-            entry.move(CallState.DELAYED)
+            entry.move(DELAYED)
             self._conclude(entry, now, Expired, "delayed")
         elif self.rate is not None and self.rate.free_at(now) >= limit:
             self._conclude(entry, now, Expired, "queued")
@@ -254,7 +266,7 @@ class DispatchCore(Answers):
 
     def _is_noop(self, call: APICall[Any], epoch: Epoch | None, now: int) -> bool:
         """Asked only when nothing else of its object waits, flies or is unobserved."""
-        if call.effect is Effect.READ or call.not_before or self.objects.writes(call.target.lane):
+        if call.effect is READ or call.not_before or self.objects.writes(call.target.lane):
             return False
         if call.awaits_prerequisites and epoch is not None and epoch.unconfirmed:
             return False
@@ -266,7 +278,7 @@ class DispatchCore(Answers):
     # -- joining (law L8) ---------------------------------------------------------------------------------------------
 
     def _joinable(self, found: Entry, call: APICall[Any]) -> bool:
-        if call.effect is not Effect.READ or not call.ordered:
+        if call.effect is not READ or not call.ordered:
             return True
         if not self.ordered(found):
             return False
@@ -278,7 +290,7 @@ class DispatchCore(Answers):
         handle = self._make(call, epoch, lead.flow, now)
         handle.group = lead.group
         handle.rare().lead = lead
-        handle.move(CallState.JOINED)
+        handle.move(JOINED)
         more = lead.rare()
         if more.handles is None:
             more.handles = [lead]
@@ -289,7 +301,7 @@ class DispatchCore(Answers):
         self._tie(handle, epoch)
         self._raise_rank(lead, handle.level, handle.accepted)
         self._spread_rank(lead)
-        if lead.phase in (CallState.DELAYED, CallState.REQUIREMENTS):
+        if lead.phase in (DELAYED, REQUIREMENTS):
             self.place(lead, now)
         elif self.handle_limit(handle) <= max(more.until, more.ready_at if not self.may_start(handle, now) else 0):
             self._depart(handle, now, Expired, lead.phase.value)
@@ -307,7 +319,7 @@ class DispatchCore(Answers):
         last = found.line[-1] if isinstance(found, Lane) and found.line else found
         if not isinstance(last, Entry) or last.phase.flying:
             return None, None
-        if last.phase in (CallState.DELAYED, CallState.REQUIREMENTS) or not mergeable(last, call):
+        if last.phase in (DELAYED, REQUIREMENTS) or not mergeable(last, call):
             return None, None
         both = merged(call, self.executable(last))
         return (None, None) if both is None else (last, both)
@@ -327,11 +339,11 @@ class DispatchCore(Answers):
         until, later, hold = (more.until, more.later, more.hold) if more is not None else (0, None, None)
         self._raise_rank(entry, pending.level, pending.rank)
         self._conclude(pending, now, Overwritten, entry.ticket)
-        entry.move(CallState.LINE)
+        entry.move(LINE)
         self._inherit(lane, index, entry)
-        if phase is CallState.BACKOFF:
+        if phase is BACKOFF:
             self._back_off(entry, max(until, now), later, now)
-        elif phase is CallState.HELD and hold is not None and self.holds.get(hold.scope) is hold:
+        elif phase is HELD and hold is not None and self.holds.get(hold.scope) is hold:
             self._hold(entry, hold, now)
         self._advance(lane)
         if call.sheddable and not entry.done():
@@ -370,6 +382,12 @@ class DispatchCore(Answers):
                 return entry
         return None
 
+    def can_start(self, clock: Callable[[], int]) -> bool:
+        """True if some call may start now: no use to wake anybody otherwise."""
+        if not self.ordering.startable:
+            return False
+        return self.rate is None or self.rate.free_at(now := clock()) <= now
+
     def _checked(self, entry: Entry, now: int) -> bool:
         """The last look before a start; what may not start is put where it belongs."""
         if self._expire_handles(entry, now, now):
@@ -389,7 +407,7 @@ class DispatchCore(Answers):
 
     def _start(self, entry: Entry, now: int) -> None:
         self.ordering.take(entry)
-        entry.move(CallState.IN_FLIGHT)
+        entry.move(IN_FLIGHT)
         entry.started = now
         call, more = entry.call, entry.more
         if more is None or not more.reconciling:
@@ -404,7 +422,7 @@ class DispatchCore(Answers):
                 self._unblock(entry.flow)
         if call.sheddable:
             self.admission.sheddables.remove(entry)
-        if call.effect is Effect.READ:
+        if call.effect is READ:
             if call.target.lane in self.objects.table:
                 entry.rare().mark = self.objects.ended
         else:

@@ -179,6 +179,11 @@ class Ordering:
             queue.compact()
             self._rehead(queue)
 
+    @property
+    def startable(self) -> bool:
+        """True if a call is ready whose flow and type have seats."""
+        return bool(self._keys) and min(self._keys) < NEVER
+
     def pick(self) -> Entry | None:
         """The call that starts next, seats and tokens permitting (laws L6, L7)."""
         keys = self._keys

@@ -17,6 +17,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Any
 
+from asyncdispatch.calls import Effect
 from asyncdispatch.outcomes import Cancelled, Expired, Failed, Overwritten, Shed, Skipped, Succeeded
 
 if TYPE_CHECKING:
@@ -72,26 +73,45 @@ class CallState(enum.Enum):
     followers: int
 
 
-_S = CallState
-WAITING = (_S.DELAYED, _S.REQUIREMENTS, _S.LINE, _S.QUEUED, _S.BACKOFF, _S.HELD)
-TERMINAL = (_S.SUCCEEDED, _S.FAILED, _S.SKIPPED, _S.OVERWRITTEN, _S.EXPIRED, _S.CANCELLED, _S.SHED)
-_ENDS_WAITING = (_S.FAILED, _S.SKIPPED, _S.OVERWRITTEN, _S.EXPIRED, _S.CANCELLED, _S.SHED)
-_ENDS_FLIGHT = (_S.SUCCEEDED, _S.FAILED, _S.OVERWRITTEN, _S.EXPIRED, _S.CANCELLED)
+# Looking a member up on its class is slow in Python 3.11: these names are for the hot path.
+ACCEPTED = CallState.ACCEPTED
+DELAYED = CallState.DELAYED
+REQUIREMENTS = CallState.REQUIREMENTS
+LINE = CallState.LINE
+QUEUED = CallState.QUEUED
+BACKOFF = CallState.BACKOFF
+HELD = CallState.HELD
+IN_FLIGHT = CallState.IN_FLIGHT
+STOPPING = CallState.STOPPING
+JOINED = CallState.JOINED
+SUCCEEDED = CallState.SUCCEEDED
+FAILED = CallState.FAILED
+SKIPPED = CallState.SKIPPED
+OVERWRITTEN = CallState.OVERWRITTEN
+EXPIRED = CallState.EXPIRED
+CANCELLED = CallState.CANCELLED
+SHED = CallState.SHED
+READ, IDEMPOTENT_WRITE, CREATE = Effect.READ, Effect.IDEMPOTENT_WRITE, Effect.CREATE
+
+WAITING = (DELAYED, REQUIREMENTS, LINE, QUEUED, BACKOFF, HELD)
+TERMINAL = (SUCCEEDED, FAILED, SKIPPED, OVERWRITTEN, EXPIRED, CANCELLED, SHED)
+_ENDS_WAITING = (FAILED, SKIPPED, OVERWRITTEN, EXPIRED, CANCELLED, SHED)
+_ENDS_FLIGHT = (SUCCEEDED, FAILED, OVERWRITTEN, EXPIRED, CANCELLED)
 
 TRANSITIONS: dict[CallState, tuple[CallState, ...]] = {
-    _S.ACCEPTED: (
-        *(_S.DELAYED, _S.REQUIREMENTS, _S.LINE, _S.QUEUED, _S.HELD, _S.JOINED),
-        *(_S.SUCCEEDED, _S.FAILED, _S.EXPIRED),
+    ACCEPTED: (
+        *(DELAYED, REQUIREMENTS, LINE, QUEUED, HELD, JOINED),
+        *(SUCCEEDED, FAILED, EXPIRED),
     ),
-    _S.DELAYED: (_S.REQUIREMENTS, _S.LINE, _S.QUEUED, *_ENDS_WAITING),
-    _S.REQUIREMENTS: (_S.DELAYED, _S.LINE, _S.QUEUED, *_ENDS_WAITING),
-    _S.LINE: (_S.QUEUED, _S.BACKOFF, _S.HELD, _S.DELAYED, _S.REQUIREMENTS, *_ENDS_WAITING),
-    _S.QUEUED: (_S.IN_FLIGHT, _S.LINE, _S.DELAYED, _S.REQUIREMENTS, _S.HELD, *_ENDS_WAITING),
-    _S.BACKOFF: (_S.LINE, _S.QUEUED, _S.DELAYED, _S.REQUIREMENTS, *_ENDS_WAITING),
-    _S.HELD: (_S.LINE, _S.QUEUED, _S.DELAYED, _S.REQUIREMENTS, *_ENDS_WAITING),
-    _S.IN_FLIGHT: (_S.STOPPING, _S.BACKOFF, _S.HELD, _S.LINE, _S.QUEUED, _S.DELAYED, _S.REQUIREMENTS, *_ENDS_FLIGHT),
-    _S.STOPPING: (_S.IN_FLIGHT, _S.BACKOFF, _S.HELD, _S.LINE, _S.QUEUED, _S.DELAYED, _S.REQUIREMENTS, *_ENDS_FLIGHT),
-    _S.JOINED: TERMINAL,
+    DELAYED: (REQUIREMENTS, LINE, QUEUED, *_ENDS_WAITING),
+    REQUIREMENTS: (DELAYED, LINE, QUEUED, *_ENDS_WAITING),
+    LINE: (QUEUED, BACKOFF, HELD, DELAYED, REQUIREMENTS, *_ENDS_WAITING),
+    QUEUED: (IN_FLIGHT, LINE, DELAYED, REQUIREMENTS, HELD, *_ENDS_WAITING),
+    BACKOFF: (LINE, QUEUED, DELAYED, REQUIREMENTS, *_ENDS_WAITING),
+    HELD: (LINE, QUEUED, DELAYED, REQUIREMENTS, *_ENDS_WAITING),
+    IN_FLIGHT: (STOPPING, BACKOFF, HELD, LINE, QUEUED, DELAYED, REQUIREMENTS, *_ENDS_FLIGHT),
+    STOPPING: (IN_FLIGHT, BACKOFF, HELD, LINE, QUEUED, DELAYED, REQUIREMENTS, *_ENDS_FLIGHT),
+    JOINED: TERMINAL,
     **dict.fromkeys(TERMINAL, ()),
 }
 """Which state may follow which. `Entry.move` is the only writer of a phase, and knows no other transition."""
@@ -99,18 +119,18 @@ TRANSITIONS: dict[CallState, tuple[CallState, ...]] = {
 for _index, _state in enumerate(CallState):
     _state.bit = 1 << _index
     _state.terminal = _state in TERMINAL
-    _state.flying = _state in (_S.IN_FLIGHT, _S.STOPPING)
+    _state.flying = _state in (IN_FLIGHT, STOPPING)
 for _state, _following in TRANSITIONS.items():
     _state.followers = sum(follower.bit for follower in _following)
 
 _OUTCOME_STATES: dict[type, CallState] = {
-    Succeeded: _S.SUCCEEDED,
-    Failed: _S.FAILED,
-    Skipped: _S.SKIPPED,
-    Overwritten: _S.OVERWRITTEN,
-    Expired: _S.EXPIRED,
-    Cancelled: _S.CANCELLED,
-    Shed: _S.SHED,
+    Succeeded: SUCCEEDED,
+    Failed: FAILED,
+    Skipped: SKIPPED,
+    Overwritten: OVERWRITTEN,
+    Expired: EXPIRED,
+    Cancelled: CANCELLED,
+    Shed: SHED,
 }
 
 
@@ -163,7 +183,7 @@ class Entry:
         self.deadline = deadline
         self.flow = flow
         self.group = group
-        self.phase = _S.ACCEPTED
+        self.phase = ACCEPTED
         self.at: FlowQueue | Older | None = None
         self.attempts = 0
         self.started = 0
@@ -210,7 +230,7 @@ class Entry:
     @property
     def settled(self) -> AnyOutcome | None:
         """The outcome, or None while there is none."""
-        if self.phase is _S.SUCCEEDED and (self.more is None or self.more.own is None):
+        if self.phase is SUCCEEDED and (self.more is None or self.more.own is None):
             return Succeeded(self.value, **self.story(self.ended))
         if self.more is not None and self.more.own is not None:
             return self.more.own

@@ -8,7 +8,7 @@ from asyncdispatch._core.endings import Endings
 from asyncdispatch._core.executions import nanoseconds
 from asyncdispatch._core.lanes import Lane
 from asyncdispatch._core.parking import FIRST_PROBE, NEXT_PROBE, Failure, Hold, LaterScope
-from asyncdispatch._core.states import CallState, Entry
+from asyncdispatch._core.states import BACKOFF, HELD, LINE, QUEUED, Entry
 from asyncdispatch.calls import (
     Verdict,
     VerdictKind,
@@ -24,9 +24,9 @@ class Waiting(Endings):
 
     def _wait(self, entry: Entry, failure: Failure, kind: VerdictKind | None, now: int) -> None:
         """Park an execution as its verdict says; it keeps its place in line and holds no seat (law L20)."""
-        if entry.phase is CallState.QUEUED:  # it has absorbed the one that came back, and is first in line
+        if entry.phase is QUEUED:  # it has absorbed the one that came back, and is first in line
             self.ordering.remove(entry)
-            entry.move(CallState.LINE)
+            entry.move(LINE)
         more = entry.rare()
         if kind is None:
             self.place(entry, now)
@@ -48,7 +48,7 @@ class Waiting(Endings):
             self._advance(lane)
 
     def _back_off(self, entry: Entry, until: int, later: LaterScope | None, now: int) -> None:
-        entry.move(CallState.BACKOFF)
+        entry.move(BACKOFF)
         more = entry.rare()
         more.until = until
         more.later = later
@@ -90,7 +90,7 @@ class Waiting(Endings):
         waiting = self.budget.waiting
         while waiting:
             entry = waiting[0]
-            parked = entry.phase is CallState.BACKOFF and entry.more is not None and entry.more.budgeted
+            parked = entry.phase is BACKOFF and entry.more is not None and entry.more.budgeted
             if parked and not self.budget.take(now):
                 self.timers.set(self.budget, self.budget.next_at(now), (self._pump_budget, None))
                 return
@@ -107,7 +107,7 @@ class Waiting(Endings):
         return ("call", entry.ticket) if scope is None else scope
 
     def _hold(self, entry: Entry, hold: Hold, now: int) -> None:
-        entry.move(CallState.HELD)
+        entry.move(HELD)
         more = entry.rare()
         if more.hold is not None and more.hold.probe is entry:
             more.hold.probe = None
