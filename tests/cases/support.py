@@ -1,4 +1,4 @@
-"""What the tests of cases, of upstream faults and of the laws over HTTP share: objects, requests told apart, a watcher."""
+"""What the tests of cases, of upstream faults and of the laws over HTTP share."""
 
 from __future__ import annotations
 

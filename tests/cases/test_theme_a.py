@@ -19,7 +19,7 @@ LOST = ["dropped", "reset", "500", "504", "slow answer", "slow write"]
 async def test_a1_create_is_not_repeated_and_its_own_object_is_known_again(server, cluster, obj, how):
     """A repeated create met the caller's own Pod as a conflict, and that Pod was deleted.
 
-    Right: one POST is applied, a read knows the object by our mark, nothing is deleted, and the outcome tells the story.
+    Right: one POST is applied, a read knows the object by our mark, nothing is deleted, the outcome tells the story.
     """
     breaks_off(server, how, method="POST")
     async with Dispatcher(SHORT) as dispatcher:
