@@ -15,12 +15,28 @@ from typing import Any
 
 from benchmarks.harness import FULL, QUICK, Figure, Scale, worst
 from benchmarks.p1_waves import p1, p2
+from benchmarks.p3_latency import p3
+from benchmarks.p4_growth import p4
+from benchmarks.p5_memory import p5
+from benchmarks.p6_extras import p6
+from benchmarks.p7_cancel import p7
+from benchmarks.p8_priority import p8
+from benchmarks.p9_fairness import p9
+from benchmarks.p12_threads import p12
 
 RESULTS = Path(__file__).with_name("results.json")
 
 BENCHMARKS: dict[str, Callable[[Scale], list[Figure]]] = {
     "P1": p1,
     "P2": p2,
+    "P3": p3,
+    "P4": p4,
+    "P5": p5,
+    "P6": p6,
+    "P7": p7,
+    "P8": p8,
+    "P9": p9,
+    "P12": p12,
 }
 
 
