@@ -209,7 +209,7 @@ class WorkerPool:
 
     def _begin(self, worker: Worker, entry: Entry) -> Attempt:
         dispatcher, core, more = self._dispatcher, self._core, entry.more
-        now = dispatcher._now()
+        now = dispatcher._now() if more is not None and more.reconciling else entry.started
         if more is None:
             call, limit, error = entry.call, entry.deadline, None
             cut_off = now + self._attempt_timeout

@@ -13,7 +13,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from asyncdispatch._core.admission import Pressure
 from asyncdispatch._core.executions import nanoseconds
@@ -51,6 +51,8 @@ log = logging.getLogger("asyncdispatch")
 NOT_ENTERED = "not entered yet: use `async with Dispatcher() as dispatcher`"
 
 NO_CALL = "must be an APICall: subclass it, or use FunctionCall"
+
+ASYNC = Mode.ASYNC
 
 OBSERVER_METHODS = ("accepted", "started", "attempted", "retried", "settled", "mode_changed")
 
@@ -303,7 +305,7 @@ class Dispatcher(Observing):
         Raises `Backpressure` (no room), `StaleContext`, `AsyncDisabled` (mode DRAINING or SYNC), `DispatcherClosed`,
         `MergeFailed`, or `ConfigurationError` for a call that can't be meant. A refused call leaves no trace.
         """
-        if self._mode is not Mode.ASYNC:
+        if self._mode is not ASYNC:
             raise AsyncDisabled(f"mode is {self._mode.value}: use dispatch or run, which know how to wait")
         return self._submit(call, None)
 
@@ -315,7 +317,7 @@ class Dispatcher(Observing):
         validate_call(call)
         core = self._core
         try:
-            handle = cast("CallHandle[T]", core.submit(call, self._now(), since))
+            handle: CallHandle[T] = core.submit(call, self._now(), since)  # type: ignore[assignment]
         except DispatchError:
             self._totals.refused += 1
             self._flush()
@@ -547,8 +549,8 @@ class Dispatcher(Observing):
         if core.settled:
             while core.settled:
                 batch, core.settled = core.settled, []
-                for entry in batch:
-                    self._settle(cast("CallHandle[Any]", entry))
+                for handle in batch:
+                    self._settle(handle)  # type: ignore[arg-type]  # the core's entries are our handles
             if self._room or self._idle_waiters:
                 self._made_room()
         if core.stops or core.objects.wanted:

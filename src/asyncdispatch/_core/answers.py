@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from asyncdispatch._core.endings import leaving
-from asyncdispatch._core.knowing import Knowing
+from asyncdispatch._core.knowing import PLAIN, Knowing
 from asyncdispatch._core.lanes import Lane, mergeable, merged
 from asyncdispatch._core.parking import NEXT_PROBE, SAME_ERROR_LIMIT, Failure, Signal
 from asyncdispatch._core.states import (
@@ -54,8 +54,8 @@ class Answers(Knowing):
         budget = self.budget
         if not budget.full:
             budget.earn()
-        if entry.more is None and value is None and not entry.call.hooks and self.common_path:
-            self._succeed_common(entry, now)
+        if entry.more is None and type(value) in PLAIN and not entry.call.hooks and self.common_path:
+            self._succeed_common(entry, value, now)
             return
         self._give_seat(entry)
         if self.budget.waiting:
@@ -76,7 +76,7 @@ class Answers(Knowing):
         if self._requirements:
             self._after(now)
 
-    def _succeed_common(self, entry: Entry, now: int) -> None:
+    def _succeed_common(self, entry: Entry, value: Any, now: int) -> None:
         """What the rest of `succeed` does, in one piece, for an execution that was never anything but queued.
 
         Held equal to the long way by the property tests.
@@ -97,6 +97,7 @@ class Answers(Knowing):
         if write:
             self.objects.ended += 1
         entry.move(SUCCEEDED)
+        entry.value = value
         entry.ended = now
         self.deadlines.remove(entry)
         self.admission.left(flow, now)

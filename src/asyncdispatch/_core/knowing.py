@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from asyncdispatch._core.epochs import Epoch
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
 
 OTHER_OBJECT = Verdict(VerdictKind.GONE, reason="another object has its name now")
+
+
+PLAIN = (NoneType, int, str, bool, float, tuple, bytes)
+"""What an answer often is and an object never."""
 
 
 class Knowing(Waiting):
@@ -105,7 +110,7 @@ class Knowing(Waiting):
         version = None
         ref = entry.call.target
         lane = ref.lane
-        if value is not None and (met := _identity_of(value, ref)) is not None:
+        if type(value) not in PLAIN and (met := _identity_of(value, ref)) is not None:
             lane, uid, version = met
             self.see(lane, uid, version, now)
         if write and "apply" in entry.call.hooks:
