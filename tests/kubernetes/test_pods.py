@@ -210,7 +210,7 @@ async def test_a_status_patch_is_fenced_and_returns_the_pod(server, cluster):
     """One strategic merge patch with the uid; conditions of others stay."""
     pod = server.create(pod_dict(uid=None, version=None))
     server.patch_object(pod, {"status": {"conditions": [{"type": "Ready", "status": "False"}]}})
-    patch = cluster.patch_status(pod, conditions=[UNSCHEDULABLE], nominated_node="n1")
+    patch = cluster.patch_status(pod, conditions=[UNSCHEDULABLE], nominated_node="n1", fence="uid")
     result = await patch.execute(attempt_at(patch))
     record = server.audit[0]
     assert (record.method, record.path) == ("PATCH", "/api/v1/namespaces/ns/pods/p/status")
@@ -223,11 +223,22 @@ async def test_a_status_patch_is_fenced_and_returns_the_pod(server, cluster):
     assert "nominatedNodeName" not in (await cleared.execute(attempt_at(cleared)))["status"]
 
 
+def test_a_status_patch_that_a_bound_pod_must_not_show_is_fenced_by_version():
+    """By default: so that it can't land behind a bind (E5). What else a Pod shows needs no such fence."""
+    ready = [{"type": "Ready", "status": "True"}]
+    scheduled = [{"type": "PodScheduled", "status": "True"}]
+    assert OFFLINE.patch_status(pod_dict(), conditions=[UNSCHEDULABLE]).version == "5"
+    assert OFFLINE.patch_status(pod_dict(), conditions=ready, nominated_node="n1").version == "5"
+    assert OFFLINE.patch_status(pod_dict(), conditions=[*ready, *scheduled]).version is None
+    assert OFFLINE.patch_status(pod_dict(), nominated_node=None).version is None
+    assert OFFLINE.patch_status(pod_dict(version=None), conditions=[UNSCHEDULABLE]).version is None
+
+
 async def test_a_status_patch_does_not_meet_another_uid(server, cluster):
     """The old Pod's patch ends as GONE and leaves the new Pod alone."""
     pod = server.create(pod_dict(uid=None, version=None))
     server.recreate(pod)
-    _, verdict = await tried(cluster.patch_status(pod, conditions=[UNSCHEDULABLE]))
+    _, verdict = await tried(cluster.patch_status(pod, conditions=[UNSCHEDULABLE], fence="uid"))
     assert verdict.kind is VerdictKind.GONE
     assert "conditions" not in server.get(pod)["status"]
 
@@ -372,7 +383,7 @@ def test_rebasing_takes_the_version_and_drops_nothing():
     assert (rebased.version, rebased.conditions, rebased.is_noop()) == ("9", (READY,), True)
     back = status_pod({**READY, "status": "False"})
     assert not rebased.rebase_onto(back).is_noop()
-    unfenced = OFFLINE.patch_status(pod_dict(), conditions=[UNSCHEDULABLE])
+    unfenced = OFFLINE.patch_status(pod_dict(), conditions=[UNSCHEDULABLE], fence="uid")
     assert unfenced.rebase_onto(observed).version is None
     assert patch.rebase_onto({**pod_dict(uid="u2")}) is patch
     assert patch.rebase_onto(None) is patch

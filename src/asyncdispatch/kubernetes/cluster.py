@@ -14,7 +14,7 @@ from asyncdispatch.kubernetes.conditions import KEEP, Nomination, checked, timed
 from asyncdispatch.kubernetes.creation import Create, checked_new
 from asyncdispatch.kubernetes.kubeconfig import KubeconfigPath, connect_client
 from asyncdispatch.kubernetes.objects import node_name, pod_ref, priority_of, to_json
-from asyncdispatch.kubernetes.pods import PodBinding, PodStatusPatch, conditions_of
+from asyncdispatch.kubernetes.pods import PodBinding, PodStatusPatch, conditions_of, of_unbound
 from asyncdispatch.kubernetes.resources import builtin, collection_path
 from asyncdispatch.kubernetes.transport import Transport
 
@@ -82,19 +82,24 @@ class Cluster:
         *,
         conditions: Iterable[Any] = (),
         nominated_node: Nomination = KEEP,
-        fence: Fence = "uid",
+        fence: Fence | None = None,
         **call_fields: Any,
     ) -> PodStatusPatch:
         """Set `conditions` (each by its type) and the nominated node (None clears it) in the status of `pod`.
 
         A condition that changes gets the present time as its lastTransitionTime unless it has one; one whose status is
         as in `pod` keeps the time of `pod`. With `fence="version"` (or `version=…`) the patch is decided anew whenever
-        somebody else has written in between. A patch of which `pod` shows everything already is a no-op.
+        somebody else has written in between. That is the default for what a bound Pod must not show (PodScheduled=False,
+        a nominated node), so that it can't land behind a bind however late it is; for anything else it is "uid". A patch
+        of which `pod` shows everything already is a no-op.
         """
         ref = pod_ref(pod)
-        call_fields = self._fields(pod, fence, call_fields)
         current = [] if isinstance(pod, ObjectRef) else conditions_of(pod)
         stamped = timed(checked(conditions), current, datetime.now(UTC))
+        if fence is None:
+            versioned = not isinstance(pod, ObjectRef) and version_of(pod) is not None
+            fence = "version" if versioned and of_unbound(stamped, nominated_node) else "uid"
+        call_fields = self._fields(pod, fence, call_fields)
         call = PodStatusPatch(target=ref, conditions=stamped, nominated_node=nominated_node, **call_fields)
         if isinstance(pod, Mapping) and call.done_in(pod):
             object.__setattr__(call, "satisfied", True)

@@ -195,16 +195,19 @@ class PodStatusPatch(KubernetesCall[Json]):
         return isinstance(status, dict) and patched_status(status, self.conditions, self.nominated_node) == status
 
     def _contradicted_by(self, pod: Json) -> bool:
-        if not field_of(pod, "spec", "nodeName"):
-            return False
-        unscheduled = any(c["type"] == "PodScheduled" and c["status"] != "True" for c in self.conditions)
-        return unscheduled or isinstance(self.nominated_node, str)
+        return bool(field_of(pod, "spec", "nodeName")) and of_unbound(self.conditions, self.nominated_node)
 
     def __repr__(self) -> str:
         said = [f"{condition['type']}={condition['status']}" for condition in self.conditions]
         if self.nominated_node is not KEEP:
             said.append(f"nominated to {self.nominated_node}")
         return f"<PodStatusPatch {self.target}: {', '.join(said)}>"
+
+
+def of_unbound(conditions: Iterable[Json], nominated_node: Nomination) -> bool:
+    """True if only a Pod without a node may show this: it calls the Pod unscheduled, or nominates a node."""
+    unscheduled = any(c["type"] == "PodScheduled" and c["status"] != "True" for c in conditions)
+    return unscheduled or isinstance(nominated_node, str)
 
 
 def conditions_of(pod: Any) -> list[Json]:
