@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -163,15 +164,23 @@ class Rounds:
     def difference(self, name: str, other: str) -> float:
         return median(mine - theirs for mine, theirs in zip(self.taken[name], self.taken[other], strict=True))
 
+    @property
+    def count(self) -> int:
+        return min(map(len, self.taken.values()))
+
     def drift(self, name: str) -> float:
         """How far the machine drifted: slowest round over fastest, of one candidate."""
         return max(self.taken[name]) / min(self.taken[name])
 
 
-def interleave(candidates: Mapping[str, Sample], rounds: int) -> Rounds:
+def interleave(candidates: Mapping[str, Sample], rounds: int, seconds: float = math.inf) -> Rounds:
+    """`rounds` of them; after `seconds` fewer are enough, but not fewer than three."""
     names = list(candidates)
     taken: dict[str, list[float]] = {name: [] for name in names}
+    began = time.monotonic()
     for number in range(rounds):
+        if number >= 3 and time.monotonic() - began > seconds:
+            break
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
             gc.collect()

@@ -23,7 +23,7 @@ def p4(scale: Scale) -> list[Figure]:
         ("PQ+W, 8 levels", queue_and_workers, EIGHT_LEVELS),
     ):
         candidates |= _ends(name, run, shape, scale)
-    rounds = interleave(candidates, scale.growth_rounds)
+    rounds = interleave(candidates, scale.growth_rounds, seconds=80)
     what = f"{scale.pending} to {scale.many} pending"
     figures = [
         _growth(rounds, f"{what}, 1 level", "1 level", Goal(1.3)),
@@ -44,5 +44,5 @@ def _ends(name: str, run: Run, shape: Shape, scale: Scale) -> dict[str, Sample]:
 
 def _growth(rounds: Rounds, what: str, name: str, goal: Goal | None) -> Figure:
     near, far = f"{name}, near", f"{name}, far"
-    note = f"{micro(rounds.median(near))} to {micro(rounds.median(far))}"
+    note = f"{micro(rounds.median(near))} to {micro(rounds.median(far))}, {rounds.count} rounds"
     return Figure(what, "ratio", rounds.ratio(far, near), goal, note)
