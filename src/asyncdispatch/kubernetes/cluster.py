@@ -89,9 +89,9 @@ class Cluster:
 
         A condition that changes gets the present time as its lastTransitionTime unless it has one; one whose status is
         as in `pod` keeps the time of `pod`. With `fence="version"` (or `version=…`) the patch is decided anew whenever
-        somebody else has written in between. That is the default for what a bound Pod must not show (PodScheduled=False,
-        a nominated node), so that it can't land behind a bind however late it is; for anything else it is "uid". A patch
-        of which `pod` shows everything already is a no-op.
+        somebody else has written in between. That is the default for what a bound Pod must not show (not scheduled, a
+        nominated node), so that it can't land behind a bind however late it is; else the default is "uid". A patch of
+        which `pod` shows everything already is a no-op.
         """
         ref = pod_ref(pod)
         current = [] if isinstance(pod, ObjectRef) else conditions_of(pod)
