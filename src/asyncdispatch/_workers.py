@@ -34,6 +34,10 @@ YIELD_EVERY = 64
 """A worker whose calls never suspend gives way to the rest of the loop after so many."""
 
 
+class Abandoned(GeneratorExit):
+    """The event loop is gone: the worker is closed, it is not user code that has raised."""
+
+
 class Worker:
     """One long-lived task and the slot that says what it performs."""
 
@@ -188,6 +192,8 @@ class WorkerPool:
             del self.flying[entry.ticket]
             worker.entry = worker.attempt = None
             dispatcher._flush()
+            if self._closing:
+                return  # it has swallowed the cancellation that was for us
             streak += 1
             if streak >= YIELD_EVERY:
                 streak = 0
@@ -235,7 +241,7 @@ class WorkerPool:
             if type(steps) is not types.CoroutineType:
                 steps = _steps_of(steps, call, "execute")
             value = await _timed(steps, self._config.blocking_threshold, dispatcher._blocked, call)
-        except GeneratorExit:
+        except Abandoned:
             raise
         except BaseException as error:  # whatever user code raises ends this call, never the dispatcher (law L14)
             return self._raised(worker, entry, call, attempt, error)
@@ -279,7 +285,7 @@ class WorkerPool:
             steps = _steps_of(call.reconcile(attempt, last), call, "reconcile")
             answer = await _timed(steps, self._config.blocking_threshold, dispatcher._blocked, call)
             answer = _checked(answer, call)
-        except GeneratorExit:
+        except Abandoned:
             raise
         except BaseException as error:
             cause, outside = worker.cause, self._uncancel(worker)
@@ -332,7 +338,7 @@ class WorkerPool:
             failures = 1 if entry.more is None else entry.more.failures + 1
             accepted = (entry.accepted >> PLACE_SHIFT) / SECOND
             delay, exhausted = dispatcher._delays.next(call.retry, verdict, error, failures, accepted, now / SECOND)
-        except Exception as raised:
+        except BaseException as raised:
             maybe = attempt.sent and call.effect is not READ
             raised.__cause__ = raised.__cause__ or error
             return Failure(raised, Verdict(VerdictKind.PERMANENT, maybe, reason="classify, wait or stop raised"))
@@ -396,10 +402,10 @@ def _timed(
         thrown = None
         try:
             yield waited_for
-        except GeneratorExit:
+        except GeneratorExit as error:
             if hasattr(steps, "close"):
                 steps.close()
-            raise
+            raise Abandoned from error
         except BaseException as error:
             thrown = error
 

@@ -256,9 +256,9 @@ class Dispatcher(Observing):
         if tasks:
             await asyncio.wait(tasks, timeout=0 if running else None)
         now = self._now()
-        for worker in list(self._pool.flying.values()):
-            if worker.entry is not None:
-                core.give_up(worker.entry, now)
+        for entry in core.executions():
+            if entry.phase.flying:
+                core.give_up(entry, now)
         self._flush()
         if self._timer is not None:
             self._timer.cancel()
@@ -629,7 +629,7 @@ class Dispatcher(Observing):
     def _guarded(self, fn: Callable[[CallHandle[Any]], object], handle: CallHandle[Any]) -> None:
         try:
             fn(handle)
-        except Exception:
+        except BaseException:
             self._totals.observer_errors += 1
             log.exception("a done callback of call %d raised", handle.ticket, extra=extra_of(handle))
 
@@ -637,7 +637,7 @@ class Dispatcher(Observing):
         for hook in self._hooks[method]:
             try:
                 hook(*args)
-            except Exception:
+            except BaseException:
                 self._totals.observer_errors += 1
                 log.exception("observer method %s raised", method)
 
