@@ -237,10 +237,11 @@ class WorkerPool:
         attempt = self._begin(worker, entry)
         call = attempt.call
         try:
+            began = perf_counter()
             steps = call.execute(attempt)
             if type(steps) is not types.CoroutineType:
                 steps = _steps_of(steps, call, "execute")
-            value = await _timed(steps, self._config.blocking_threshold, dispatcher._blocked, call)
+            value = await _timed(steps, began, self._config.blocking_threshold, dispatcher._blocked, call)
         except Abandoned:
             raise
         except BaseException as error:  # whatever user code raises ends this call, never the dispatcher (law L14)
@@ -282,8 +283,9 @@ class WorkerPool:
         call = attempt.call
         last = attempt.last_error or RuntimeError("unknown")
         try:
+            began = perf_counter()
             steps = _steps_of(call.reconcile(attempt, last), call, "reconcile")
-            answer = await _timed(steps, self._config.blocking_threshold, dispatcher._blocked, call)
+            answer = await _timed(steps, began, self._config.blocking_threshold, dispatcher._blocked, call)
             answer = _checked(answer, call)
         except Abandoned:
             raise
@@ -381,12 +383,14 @@ def _steps_of(awaitable: Any, call: APICall[Any], hook: str) -> Any:
 
 @types.coroutine
 def _timed(
-    steps: Any, threshold: float, report: Callable[[APICall[Any], float], None], call: APICall[Any]
+    steps: Any, began: float, threshold: float, report: Callable[[APICall[Any], float], None], call: APICall[Any]
 ) -> Generator[Any, Any, Any]:
-    """Drive an awaitable and measure each of its steps: a step that holds the loop for too long is named (rule R20)."""
+    """Drive an awaitable and measure each of its steps: a step that holds the loop for too long is named (rule R20).
+
+    The first step began when its function was called.
+    """
     send, thrown = getattr(steps, "send", None) or (lambda _: next(steps)), None
     while True:
-        began = perf_counter()
         try:
             waited_for = send(None) if thrown is None else steps.throw(thrown)
         except StopIteration as stop:
@@ -408,6 +412,7 @@ def _timed(
             raise Abandoned from error
         except BaseException as error:
             thrown = error
+        began = perf_counter()
 
 
 def _checked(answer: Any, call: APICall[Any]) -> Any:

@@ -29,7 +29,6 @@ from asyncdispatch.calls import (
 )
 from asyncdispatch.config import RetryPolicy
 from asyncdispatch.errors import (
-    MergeFailed,
 )
 from asyncdispatch.outcomes import Cancelled, Failed, Overwritten, Succeeded
 
