@@ -31,6 +31,7 @@ ROWS = {
     "kubernetes": APPLICATIONS,
     "testing": APPLICATIONS,
     "simulation": APPLICATIONS,
+    "_demo": PEOPLE,
     "cli": PEOPLE,
     "__main__": PEOPLE,
 }

@@ -1,0 +1,156 @@
+"""What the demo shows: a progress bar for each act, then the table. Plain lines where nobody can see a bar move."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol, TextIO
+
+from asyncdispatch._demo.acts import Act, Result, Watch
+
+__all__ = ["NOTE", "ROWS", "PlainScreen", "RichScreen", "Screen", "make_screen", "rows", "summary"]
+
+
+class Screen(Protocol):
+    """Where the demo is shown."""
+
+    def say(self, text: str = "") -> None:
+        """One paragraph."""
+
+    def act(self, number: int, act: Act, pods: int) -> AbstractContextManager[Watch]:
+        """Show how an act goes on; what it gives is told how many Pods are placed."""
+        ...
+
+    def table(self, results: Sequence[Result]) -> None:
+        """A column for each act."""
+
+
+ROWS: tuple[tuple[str, Callable[[Result], str]], ...] = (
+    ("Pods placed", lambda r: f"{r.placed:,}" if r.placed == r.pods else f"{r.placed:,} of {r.pods:,}"),
+    ("cycles of the loop", lambda r: f"{r.cycles:,}"),
+    ("cycles per second", lambda r: f"{r.cycles_per_second:,.0f}"),
+    ("cycle P99", lambda r: f"{r.cycle_p99 * 1000:,.{1 if r.cycle_p99 >= 0.01 else 2}f} ms"),
+    ("all placed after", lambda r: f"{r.placed_after:.1f} s" if r.placed == r.pods else "never"),
+    ("requests sent", lambda r: f"{r.count.requests:,}"),
+    ("calls merged / joined", lambda r: f"{r.count.merged:,} / {r.count.joined:,}"),
+    ("calls superseded", lambda r: f"{r.count.superseded:,}"),
+    ("retried", lambda r: f"{r.count.retried:,}"),
+    ("shed", lambda r: f"{r.statistics.outcomes.get('shed', 0):,}"),
+    ("stale results dropped", lambda r: f"{r.count.stale:,}"),
+    ("lost", lambda r: f"{len(r.count.lost):,}"),
+    ("doubled", lambda r: f"{len(r.count.doubled):,}"),
+)
+"""The table: a name, and how an act's figure is written."""
+
+
+def rows(results: Sequence[Result]) -> list[list[str]]:
+    """The table's cells, the names first."""
+    return [[name, *(show(result) for result in results)] for name, show in ROWS]
+
+
+def summary(results: Sequence[Result]) -> list[str]:
+    """What was shown, from the figures."""
+    said = []
+    for cycle in (r for r in results if r.act.calls_in_cycle):
+        for other in (r for r in results if not r.act.calls_in_cycle and not r.act.trouble):
+            times = other.cycles_per_second / cycle.cycles_per_second if cycle.cycles_per_second else 0
+            said.append(f"The same loop ran {times:,.0f} times as many cycles per second through the dispatcher.")
+    for result in (r for r in results if r.act.trouble):
+        met = (
+            f"{result.refused_answers} answers 429, {result.lost_answers} lost answers, {result.recreated} recreated "
+            f"Pods, {result.preempted} preemptions and {result.refused_calls} refusals for lack of room"
+        )
+        said.append(f"Under faults it met {met}.")
+    lost = sum(len(result.count.lost) for result in results)
+    doubled = sum(len(result.count.doubled) for result in results)
+    if lost or doubled:
+        said.append(f"{lost} lost and {doubled} doubled, by the server's audit list: this should not be.")
+    else:
+        said.append("Every Pod was placed; by the server's audit list nothing was lost and nothing was done twice.")
+    return said
+
+
+NOTE = "Cycles per second leave out the time in which no Pod waited. The server shares the loop's process."
+
+
+def make_screen(stream: TextIO = sys.stdout) -> Screen:
+    """Bars and colours on a terminal, if rich is installed; else plain lines."""
+    if stream.isatty():
+        try:
+            return RichScreen()
+        except ModuleNotFoundError:
+            pass
+    return PlainScreen(stream)
+
+
+class PlainScreen:
+    """Lines, for a log or a pipe."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def say(self, text: str = "") -> None:
+        print(text, file=self._stream, flush=True)
+
+    @contextmanager
+    def act(self, number: int, act: Act, pods: int) -> Iterator[Watch]:
+        placed = 0
+
+        def watch(now: int, of: int) -> None:
+            nonlocal placed
+            placed = now
+
+        self.say(f"Act {number}: {act.title} ({pods:,} Pods)")
+        yield watch
+        self.say(f"       {placed:,} of {pods:,} placed")
+
+    def table(self, results: Sequence[Result]) -> None:
+        cells = [["", *(result.act.heading for result in results)], *rows(results)]
+        widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+        for row in cells:
+            figures = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
+            self.say("  ".join((row[0].ljust(widths[0]), *figures)))
+
+
+class RichScreen:
+    """Bars that move and a table with colours. Raises `ModuleNotFoundError` without rich."""
+
+    def __init__(self, **options: Any) -> None:
+        from rich.console import Console
+
+        self._console = Console(highlight=False, **options)
+
+    def say(self, text: str = "") -> None:
+        self._console.print(text)
+
+    @contextmanager
+    def act(self, number: int, act: Act, pods: int) -> Iterator[Watch]:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        progress = Progress(
+            TextColumn("[bold]Act {task.fields[number]}[/]  {task.description:<42}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self._console,
+        )
+        with progress:
+            task = progress.add_task(act.title, total=pods, number=number)
+            yield lambda now, of: progress.update(task, completed=now)
+
+    def table(self, results: Sequence[Result]) -> None:
+        from rich import box
+        from rich.table import Table
+
+        table = Table(box=box.SIMPLE_HEAD)
+        table.add_column("")
+        for result in results:
+            table.add_column(result.act.heading, justify="right")
+        for name, *figures in rows(results):
+            if name in ("lost", "doubled"):
+                figures = [f"[{'bold green' if figure == '0' else 'bold red'}]{figure}[/]" for figure in figures]
+            elif name in ("cycles per second", "all placed after"):
+                figures = [f"[bold]{figure}[/]" for figure in figures]
+            table.add_row(name, *figures)
+        self._console.print(table)
