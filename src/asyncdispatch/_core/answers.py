@@ -28,8 +28,6 @@ from asyncdispatch.calls import (
     VerdictKind,
 )
 from asyncdispatch.config import RetryPolicy
-from asyncdispatch.errors import (
-)
 from asyncdispatch.outcomes import Cancelled, Failed, Overwritten, Succeeded
 
 if TYPE_CHECKING:
