@@ -41,9 +41,10 @@ class Abandoned(GeneratorExit):
 class Worker:
     """One long-lived task and the slot that says what it performs."""
 
-    __slots__ = ("attempt", "cause", "deadline", "entry", "started", "task", "waker")
+    __slots__ = ("attempt", "begun", "cause", "deadline", "entry", "started", "task", "waker")
 
     def __init__(self) -> None:
+        self.begun = False  # a task may be cancelled before its first step
         self.task: asyncio.Task[None]
         self.entry: Entry | None = None
         self.attempt: Attempt | None = None
@@ -102,9 +103,11 @@ class WorkerPool:
         worker.task.add_done_callback(lambda task: self._ended(number, task))
 
     def _ended(self, number: int, task: asyncio.Task[None]) -> None:
-        entry = self._workers.pop(number).entry
-        if entry is not None:
-            self.flying.pop(entry.ticket, None)
+        worker = self._workers.pop(number)
+        if worker.entry is not None:
+            self.flying.pop(worker.entry.ticket, None)
+        if not worker.begun:
+            self.waking -= 1
         if not task.cancelled() and (error := task.exception()) is not None:
             self._dispatcher._broken(error)
 
@@ -170,6 +173,7 @@ class WorkerPool:
         """Ask the core, perform, report, tell; park when there is nothing to do."""
         dispatcher, core, now_of = self._dispatcher, self._core, self._dispatcher._now
         streak = 0
+        worker.begun = True
         self.waking -= 1
         now = now_of()
         while True:
