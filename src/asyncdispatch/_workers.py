@@ -108,6 +108,7 @@ class WorkerPool:
             self.flying.pop(worker.entry.ticket, None)
         if not worker.begun:
             self.waking -= 1
+        self._dispatcher._wake_idle()
         if not task.cancelled() and (error := task.exception()) is not None:
             self._dispatcher._broken(error)
 

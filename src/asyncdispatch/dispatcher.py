@@ -508,8 +508,7 @@ class Dispatcher(Observing):
         self._observe("mode_changed", old, mode, reason)
         self._mode_event.set()
         self._mode_event = asyncio.Event()
-        for future in self._idle_waiters:
-            _wake(future)
+        self._wake_idle()
 
     def __repr__(self) -> str:
         core = self._core
@@ -575,6 +574,9 @@ class Dispatcher(Observing):
         """Handles have ended: whoever waits for room, or for the last of them, may look again."""
         for _ in range(len(self._room)):
             _wake(self._room.popleft())
+        self._wake_idle()
+
+    def _wake_idle(self) -> None:
         for future in self._idle_waiters:
             _wake(future)
 
