@@ -185,8 +185,10 @@ class WorkerPool:
                 await self._park(worker)
                 streak, now = 0, now_of()
                 continue
-            if self._parked or core.settled:
+            if core.settled or core.stops:
                 dispatcher._flush()
+            elif self._parked:
+                self.kick()
             worker.entry = entry
             self.flying[entry.ticket] = worker
             again = entry.more is not None and entry.more.reconciling
@@ -196,7 +198,9 @@ class WorkerPool:
                 again = await self._reconcile(worker, entry)
             del self.flying[entry.ticket]
             worker.entry = worker.attempt = None
+            self.waking += 1  # it looks for work itself: nobody need be woken for the next call
             dispatcher._flush()
+            self.waking -= 1
             if self._closing:
                 return  # it has swallowed the cancellation that was for us
             streak += 1

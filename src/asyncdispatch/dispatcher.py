@@ -11,6 +11,7 @@ import concurrent.futures
 import functools
 import logging
 import random
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -156,6 +157,7 @@ class Dispatcher(Observing):
         self._inbox_called = False
         self._completions = Completions()
         self._loop: asyncio.AbstractEventLoop
+        self._now: Callable[[], int] = int  # the loop's clock in nanoseconds, once there is a loop
         self._pool: WorkerPool
         self._state = NOT_ENTERED
         self._timer: asyncio.TimerHandle | None = None
@@ -178,6 +180,7 @@ class Dispatcher(Observing):
         if self._state != NOT_ENTERED:
             raise DispatcherClosed("a dispatcher is entered once: make another")
         self._loop = asyncio.get_running_loop()
+        self._now = _nanoseconds_of(self._loop)
         self._mode_event = asyncio.Event()
         self._pool = WorkerPool(self)
         self._state = ""
@@ -517,9 +520,6 @@ class Dispatcher(Observing):
 
     # -- one step -----------------------------------------------------------------------------------------------
 
-    def _now(self) -> int:
-        return int(self._loop.time() * SECOND + 0.5)  # not below a whole time that the timer was set for
-
     def _step(self) -> tuple[DispatchCore, int]:
         self._check_thread()
         return self._core, self._now()
@@ -545,18 +545,22 @@ class Dispatcher(Observing):
     def _flush(self) -> None:
         """Pass on what the last step has settled, stopped or asked for; wake who may work; set the timer."""
         core = self._core
-        if core.settled:
+        settled = core.settled
+        if settled:
+            if len(settled) == 1:
+                self._settle(settled.pop())  # type: ignore[arg-type]  # the core's entries are our handles
             while core.settled:
                 batch, core.settled = core.settled, []
                 for handle in batch:
-                    self._settle(handle)  # type: ignore[arg-type]  # the core's entries are our handles
+                    self._settle(handle)  # type: ignore[arg-type]
             if self._room or self._idle_waiters:
                 self._made_room()
         if core.stops or core.objects.wanted:
             self._pass_on()
-        if core.seats.taken + self._pool.waking < core.seats.limit:
+        if core.seats.taken + self._pool.waking < core.seats.limit and core.ordering.ready:
             self._pool.kick()
-        if core.deadlines.due < self._armed_at or core.timers.due < self._armed_at:
+        armed_at = self._armed_at
+        if core.deadlines.due < armed_at or core.timers.due < armed_at:
             self._arm()
 
     def _pass_on(self) -> None:
@@ -690,6 +694,13 @@ def _check_call(call: Any) -> None:
     if not isinstance(call, APICall):
         raise ConfigurationError("call", call, NO_CALL)
     validate_call(call)
+
+
+def _nanoseconds_of(loop: asyncio.AbstractEventLoop) -> Callable[[], int]:
+    """The loop's clock. asyncio's own is the monotonic one, which can be read three times as fast."""
+    if getattr(type(loop), "time", None) is asyncio.BaseEventLoop.time:
+        return time.monotonic_ns
+    return lambda: int(loop.time() * SECOND + 0.5)  # not below a whole time that the timer was set for
 
 
 def _wake(future: asyncio.Future[None]) -> None:

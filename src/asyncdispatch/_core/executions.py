@@ -331,18 +331,6 @@ class Executions:
 
     # -- seats --------------------------------------------------------------------------------------------------------
 
-    def _take_seat(self, entry: Entry) -> None:
-        flow, group = entry.flow, entry.group
-        self.seats.taken += 1
-        flow.in_flight += 1
-        if flow.limit is not None and flow.full:
-            for queue in flow.queues:
-                self.ordering.refresh(queue, True)
-        group.in_flight += 1
-        group.waiting -= 1
-        if group.limit is not None and group.full:
-            self.ordering.refresh_group(group)
-
     def _give_seat(self, entry: Entry) -> None:
         flow, group = entry.flow, entry.group
         self.seats.taken -= 1

@@ -23,8 +23,11 @@ from asyncdispatch._core.states import (
     IN_FLIGHT,
     JOINED,
     LINE,
+    PLACE_SHIFT,
+    QUEUED,
     READ,
     REQUIREMENTS,
+    TICKET_MASK,
     Entry,
     place_of,
 )
@@ -111,7 +114,8 @@ class DispatchCore(Answers):
         timeout, priority = call.timeout, call.priority
         deadline = self._since + (self._timeout if timeout is None else nanoseconds(timeout))
         level = self._level_of_zero if priority == 0 else self.level_of(priority)
-        entry = self._new_entry(call, ticket, place_of(now, ticket), level, deadline, flow, group)
+        place = now << PLACE_SHIFT | (ticket & TICKET_MASK)
+        entry = self._new_entry(call, ticket, place, level, deadline, flow, group)
         table[lane] = entry
         flow.accepted += 1
         group.waiting += 1
@@ -119,7 +123,8 @@ class DispatchCore(Answers):
         if depth >= admission.up:
             admission.aim()
         self.deadlines.add(entry)
-        self._enqueue(entry)
+        entry.move(QUEUED)
+        self.ordering.push(entry, bool(self.breakers.table) and self.breakers.blocks(flow.name, group.name))
         return entry
 
     def _accept(self, call: APICall[Any], epoch: Epoch | None, hashed: int | None, now: int) -> Entry:
@@ -372,12 +377,9 @@ class DispatchCore(Answers):
                     if not self._expire_handles(entry, free_at, now):
                         return None
                     continue
-            if entry.more is None and not self.holds and entry.deadline > now:
-                # nothing about it is uncommon; but for an ordered read, whose wait may have begun anew
-                if not entry.call.ordered or self._checked(entry, now):
-                    self._start(entry, now)
-                    return entry
-            elif self._checked(entry, now):
+            # An ordered read has a key, so that `more` tells all that is uncommon but for the clock and holds.
+            common = entry.more is None and entry.deadline > now and not self.holds
+            if common or self._checked(entry, now):
                 self._start(entry, now)
                 return entry
         return None
@@ -412,14 +414,23 @@ class DispatchCore(Answers):
         call, more = entry.call, entry.more
         if more is None or not more.reconciling:
             entry.attempts += 1
-        self._take_seat(entry)
+        flow, group = entry.flow, entry.group
+        self.seats.taken += 1
+        flow.in_flight += 1
+        if flow.limit is not None and flow.full:
+            for queue in flow.queues:
+                self.ordering.refresh(queue, True)
+        group.in_flight += 1
+        group.waiting -= 1
+        if group.limit is not None and group.full:
+            self.ordering.refresh_group(group)
         if self.rate is not None:
             self.rate.take(now)
         if self.breakers.table:
-            breaker = self.breakers.table.get((entry.flow.name, entry.group.name))
+            breaker = self.breakers.table.get((flow.name, group.name))
             if breaker is not None and breaker.half_open:
                 breaker.probe = entry
-                self._unblock(entry.flow)
+                self._unblock(flow)
         if call.sheddable:
             self.admission.sheddables.remove(entry)
         if call.effect is READ:

@@ -195,19 +195,23 @@ class Ordering:
         band = self._bands[keys.index(best)]
         queues = band.queues
         queue = queues[0] if len(queues) == 1 else queues[band.tags.index(min(band.tags))]
+        fifo = queue.fifo
+        if fifo and not queue.older.heap and fifo[0].at is queue:
+            return fifo[0]
         return queue.head()
 
     def take(self, entry: Entry) -> None:
         """`entry`, just picked, starts: its flow is charged (law L7)."""
         at = entry.at
-        queue = at.queue if isinstance(at, Older) else at
-        assert queue is not None
-        band = queue.band
         entry.at = None
-        if at is queue:
+        if type(at) is FlowQueue:
+            queue = at
             queue.fifo.popleft()
         else:
+            assert type(at) is Older
+            queue = at.queue
             heappop(queue.older.heap)
+        band = queue.band
         queue.live -= 1
         self.ready -= 1
         if queue.tag > band.service:
@@ -225,8 +229,12 @@ class Ordering:
         band.tags[slot] = queue.tag
         head = fifo[0] if fifo and not queue.older.heap and fifo[0].at is queue else queue.head()
         assert head is not None
-        band.heads[slot] = head.rank
-        self._rekey(band)
+        band.heads[slot] = rank = head.rank
+        group = band.group
+        if len(band.heads) == 1 and (group.limit is None or group.in_flight < group.limit):
+            self._keys[band.slot] = rank + band.offset
+        else:
+            self._rekey(band)
 
     # -- what may start -----------------------------------------------------------------------------------------
 

@@ -8,7 +8,10 @@ fresh read is asked for (rule R3).
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from asyncdispatch.calls import identity_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -208,7 +211,10 @@ class Objects:
             self._drop_writes(self.table[lane], [write])
 
     def _want(self, write: OwnWrite) -> None:
-        self.wanted.append(ReadWanted(write.call.target, write.ticket, write.call.call_type))
+        ref = write.call.target
+        if (made := identity_in(write.answer)) is not None:  # the server chose its name
+            ref = replace(ref, name=made[0], uid=made[1])
+        self.wanted.append(ReadWanted(ref, write.ticket, write.call.call_type))
 
     def _drop_writes(self, known: Known, writes: list[OwnWrite]) -> None:
         if writes:

@@ -40,8 +40,11 @@ PLACE_SHIFT = TICKET_BITS + 3
 the urgency of a level, so that a level's key (place minus its head start) breaks ties for the more urgent (law L6)."""
 
 
+TICKET_MASK = (1 << TICKET_BITS) - 1
+
+
 def place_of(now: int, ticket: int) -> int:
-    return now << PLACE_SHIFT | (ticket & ((1 << TICKET_BITS) - 1))
+    return now << PLACE_SHIFT | (ticket & TICKET_MASK)
 
 
 class CallState(enum.Enum):
