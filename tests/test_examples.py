@@ -1,12 +1,12 @@
 """The programs in examples/ do what they say, on an API server of their own and by a kubeconfig."""
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-import yaml
 
 from asyncdispatch.testing import EmbeddedAPIServer
 
@@ -36,7 +36,7 @@ def kubeconfig(server, tmp_path) -> Path:
         "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
     }
     path = tmp_path / "config"
-    path.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", "current-context": "here", **parts}))
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "here", **parts}))
     return path
 
 

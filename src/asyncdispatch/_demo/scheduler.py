@@ -69,8 +69,8 @@ class Slots:
     def choose(self, nominated: str | None) -> tuple[str | None, list[str]]:
         """The fullest node with room among a few drawn ones, and which were looked at. A nominated node goes first."""
         looked_at = self._rng.sample(sorted(self._room), min(self._sample, len(self._room)))
-        if nominated in self._room:
-            looked_at[0] = nominated
+        if nominated in self._room and nominated not in looked_at:
+            looked_at.append(nominated)
         roomy = [name for name in looked_at if self._used[name] < self._room[name]]
         if nominated in roomy:
             return nominated, looked_at
