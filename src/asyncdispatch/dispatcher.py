@@ -7,6 +7,7 @@ core has settled. All of it runs on one event loop; `submit_threadsafe` is the o
 from __future__ import annotations
 
 import asyncio
+import bisect
 import concurrent.futures
 import functools
 import logging
@@ -152,7 +153,8 @@ class Dispatcher(Observing):
         self._mode = Mode.ASYNC
         self._mode_event: asyncio.Event
         self._idle_waiters: list[asyncio.Future[None]] = []
-        self._room: deque[asyncio.Future[None]] = deque()
+        self._room: list[tuple[int, asyncio.Future[None]]] = []  # who waits for room, in order of arrival
+        self._arrivals = 0
         self._inbox: deque[tuple[APICall[Any], concurrent.futures.Future[Any]]] = deque()
         self._inbox_called = False
         self._completions = Completions()
@@ -249,8 +251,7 @@ class Dispatcher(Observing):
         self._state = f"closed: {reason}"
         self._flush()
         self._fail_inbox()
-        while self._room:
-            _wake(self._room.popleft())
+        self._made_room()
         grace = max(until, self._now() + nanoseconds(self.config.give_up) if drain else until)
         await self._until_landed(grace)
         running = tuple(repr(worker.attempt) for worker in self._pool.flying.values())
@@ -362,13 +363,15 @@ class Dispatcher(Observing):
         _check_call(call)
         since = self._now()
         deadline = self._deadline(call)
-        await self._mode_settled(deadline)
+        self._arrivals = arrival = self._arrivals + 1
         while True:
+            if self._mode is Mode.DRAINING:
+                await self._mode_settled(deadline)
             try:
                 handle = self._submit(call, since)
                 break
             except Backpressure as full:
-                await self._wait_for_room(call, full, since, deadline)
+                await self._wait_for_room(call, full, arrival, since, deadline)
         try:
             return await handle
         except asyncio.CancelledError:
@@ -389,22 +392,25 @@ class Dispatcher(Observing):
             except TimeoutError:
                 pass
 
-    async def _wait_for_room(self, call: APICall[Any], full: Backpressure, since: int, deadline: int) -> None:
+    async def _wait_for_room(
+        self, call: APICall[Any], full: Backpressure, arrival: int, since: int, deadline: int
+    ) -> None:
         now = self._now()
         if now >= deadline:
             elapsed = (now - since) / SECOND
             outcome: Expired[Any] = Expired("queued", queued_seconds=elapsed, elapsed_seconds=elapsed)
             raise DeadlineExpired(f"{call.call_type} of {call.target} found no room in time", outcome) from full
         future: asyncio.Future[None] = self._loop.create_future()
-        self._room.append(future)
+        place = (arrival, future)
+        bisect.insort(self._room, place)
         wait = min(full.retry_after, (deadline - now) / SECOND)
         timer = self._loop.call_later(wait, _wake, future)
         try:
             await future
         finally:
             timer.cancel()
-            if future in self._room:
-                self._room.remove(future)
+            if place in self._room:
+                self._room.remove(place)
 
     def submit_threadsafe(self, call: APICall[T]) -> concurrent.futures.Future[T]:
         """Submit from another thread. The future gets the value, or the error that `submit` or `await handle` raises.
@@ -576,8 +582,9 @@ class Dispatcher(Observing):
 
     def _made_room(self) -> None:
         """Handles have ended: whoever waits for room, or for the last of them, may look again."""
-        for _ in range(len(self._room)):
-            _wake(self._room.popleft())
+        room, self._room = self._room, []
+        for _, future in room:
+            _wake(future)
         self._wake_idle()
 
     def _wake_idle(self) -> None:
