@@ -320,7 +320,7 @@ class WorkerPool:
             gone = getattr(answer.error, "gone", False) or getattr(answer.error, "status", None) == 404
             kind = VerdictKind.GONE if gone else VerdictKind.PERMANENT
             refusal = Verdict(kind, reason=str(answer.error))
-        elif isinstance(answer, Unknown):
+        elif isinstance(answer, (Again, Unknown)):
             delay = self._classified(entry, call, attempt, last, now).delay
         core.reconciled(entry, answer, refusal, delay, now)
         return False

@@ -171,7 +171,11 @@ class Answers(Knowing):
             more.doubt = False
             more.again = answer.call
             self._expire_flying(entry, now)
-            self._land(entry, more, Failure(error, more.verdict or PERMANENT), None, now)
+            verdict = more.verdict or PERMANENT
+            # A conflict may go again at once; after a fault of the server the next request waits like any retry.
+            fault = verdict.maybe_applied
+            kind = VerdictKind.PERMANENT if more.same >= SAME_ERROR_LIMIT else VerdictKind.RETRY if fault else None
+            self._land(entry, more, Failure(error, verdict, delay), kind, now)
         else:
             self._unknown(entry, more, error, delay, now)
 

@@ -1,11 +1,11 @@
 """Kubernetes calls for the dispatcher, on the raw transport of kubernetes_asyncio. Needs the extra `kubernetes`."""
 
+from asyncdispatch.apierrors import ApiError, TransportError
 from asyncdispatch.kubernetes.calls import Read
 from asyncdispatch.kubernetes.classification import classify_error
 from asyncdispatch.kubernetes.cluster import Cluster
 from asyncdispatch.kubernetes.conditions import KEEP
 from asyncdispatch.kubernetes.creation import Create
-from asyncdispatch.kubernetes.errors import ApiError, TransportError
 from asyncdispatch.kubernetes.pods import PodBinding, PodStatusPatch
 from asyncdispatch.verdicts import register
 

@@ -9,12 +9,13 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TypeVar
 
+from asyncdispatch.apierrors import ApiError
 from asyncdispatch.calls import APICall, Attempt, Effect, Verdict, VerdictKind
-from asyncdispatch.kubernetes.classification import classify_error, names_target
-from asyncdispatch.kubernetes.errors import ApiError
+from asyncdispatch.kubernetes.classification import classify_error
 from asyncdispatch.kubernetes.objects import Json, field_of
 from asyncdispatch.kubernetes.resources import object_path
 from asyncdispatch.kubernetes.transport import Transport
+from asyncdispatch.verdicts import names_target
 
 __all__ = ["KubernetesCall", "Read"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
+from asyncdispatch.apierrors import ApiError
 from asyncdispatch.calls import Again, Applied, Attempt, Effect, Reconciled, Refused, Unknown, Verdict
 from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.kubernetes.calls import KubernetesCall
-from asyncdispatch.kubernetes.errors import ApiError
 from asyncdispatch.kubernetes.marks import checked_key, is_dying, is_marked, marked, ours, selector
 from asyncdispatch.kubernetes.objects import Json
 from asyncdispatch.kubernetes.resources import collection_path

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from asyncdispatch.calls import ObjectRef
 from asyncdispatch.errors import ConfigurationError
+from asyncdispatch.verdicts import regular_plural
 
 __all__ = ["Resource", "builtin", "collection_path", "group_path", "object_path", "regular_plural"]
 
@@ -55,18 +56,6 @@ _KINDS: Mapping[str, tuple[str, str]] = {
         "CSIDriver CSINode StorageClass VolumeAttachment VolumeAttributesClass",
     ),
 }
-
-
-def regular_plural(kind: str) -> str:
-    """The plural that almost every kind has: pods, ingresses, policies. Custom resources may choose another."""
-    name = kind.lower()
-    if name == "endpoints":
-        return name
-    if name.endswith(("s", "x", "z", "ch", "sh")):
-        return f"{name}es"
-    if name.endswith("y") and name[-2:-1] not in "aeiou":
-        return f"{name[:-1]}ies"
-    return f"{name}s"
 
 
 _BUILTIN: Mapping[tuple[str, str], Resource] = MappingProxyType(

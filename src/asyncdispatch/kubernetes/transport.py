@@ -22,9 +22,9 @@ import aiohttp
 from aiohttp.payload import Payload
 from yarl import URL
 
+from asyncdispatch.apierrors import ApiError, TransportError, TransportTimeout
 from asyncdispatch.calls import Attempt, ObjectRef
 from asyncdispatch.errors import ConfigurationError
-from asyncdispatch.kubernetes.errors import ApiError, TransportError, TransportTimeout
 from asyncdispatch.kubernetes.resources import Resource, builtin, group_path
 
 __all__ = ["JSON", "MERGE_PATCH", "STRATEGIC_MERGE_PATCH", "Transport", "transport_error_of"]

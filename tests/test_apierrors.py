@@ -5,9 +5,9 @@ import math
 import aiohttp
 import pytest
 
+from asyncdispatch.apierrors import BODY_KEPT, api_error_of
 from asyncdispatch.errors import DispatchError
 from asyncdispatch.kubernetes import ApiError, TransportError
-from asyncdispatch.kubernetes.errors import BODY_KEPT, api_error_of
 from asyncdispatch.kubernetes.transport import transport_error_of
 from tests.kubernetes.support import failure, plain
 
