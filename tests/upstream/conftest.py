@@ -1,9 +1,12 @@
 """A server and a cluster for the tests of upstream faults, and virtual time for all of them."""
 
 import asyncio
+import functools
 import inspect
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,6 +25,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE) and inspect.iscoroutinefunction(getattr(item, "function", None)):
             item.add_marker("looptime")
+
+
+@pytest.fixture(autouse=True)
+def _same_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run draws the same delays."""
+    random.seed(7)
+    drawing = SimpleNamespace(Random=functools.partial(random.Random, 7))
+    monkeypatch.setattr("asyncdispatch.dispatcher.random", drawing)
 
 
 @pytest.fixture
