@@ -173,13 +173,13 @@ class Rounds:
         return max(self.taken[name]) / min(self.taken[name])
 
 
-def interleave(candidates: Mapping[str, Sample], rounds: int, seconds: float = math.inf) -> Rounds:
-    """`rounds` of them; after `seconds` fewer are enough, but not fewer than three."""
+def interleave(candidates: Mapping[str, Sample], rounds: int, seconds: float = math.inf, least: int = 3) -> Rounds:
+    """`rounds` of them; after `seconds` fewer are enough, but not fewer than `least`."""
     names = list(candidates)
     taken: dict[str, list[float]] = {name: [] for name in names}
     began = time.monotonic()
     for number in range(rounds):
-        if number >= 3 and time.monotonic() - began > seconds:
+        if number >= least and time.monotonic() - began > seconds:
             break
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:

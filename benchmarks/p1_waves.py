@@ -59,7 +59,7 @@ def p2(scale: Scale) -> list[Figure]:
     }
     for name, (peer, _) in peers.items():
         candidates[name] = in_loop(peer, work)
-    rounds = interleave(candidates, min(scale.rounds, 5), seconds=90)
+    rounds = interleave(candidates, min(scale.rounds, 5), seconds=60)
     what = f"burst of {scale.burst}"
     figures = [
         _against(rounds, f"{what}, {shape}", str(shape), shape, Goal(1.6 if shape == ONE else 1.8)) for shape in SHAPES

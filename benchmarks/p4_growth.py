@@ -23,7 +23,7 @@ def p4(scale: Scale) -> list[Figure]:
         ("PQ+W, 8 levels", queue_and_workers, EIGHT_LEVELS),
     ):
         candidates |= _ends(name, run, shape, scale)
-    rounds = interleave(candidates, scale.growth_rounds, seconds=80)
+    rounds = interleave(candidates, scale.growth_rounds, seconds=60, least=2)
     what = f"{scale.pending} to {scale.many} pending"
     figures = [
         _growth(rounds, f"{what}, 1 level", "1 level", Goal(1.3)),

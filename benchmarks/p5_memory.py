@@ -11,6 +11,8 @@ from asyncdispatch import Dispatcher
 from benchmarks.harness import Figure, Goal, Scale
 from benchmarks.workloads import FLOWS, ONE, Shape, Work, config_for, yields
 
+WARM = 200
+
 
 def p5(scale: Scale) -> list[Figure]:
     figures = []
@@ -37,21 +39,20 @@ def _tracked() -> float:
 async def _marginal(shape: Shape, count: int, measure: Callable[[], float]) -> float:
     """Submit `count` calls without ever giving way to a worker, and measure before and after.
 
-    One call goes first, so that what exists once (workers, queues, timers) is not divided among the many.
+    A few calls go first, so that what exists once (workers, queues, timers) is not divided among the many.
     """
-    work = Work(yields, shape, shape.rows(count + 200))
+    work = Work(yields, shape, shape.rows(count + WARM))
     calls = [work.call(row) for row in work.rows]
     handles: list[object] = [None] * len(calls)
-    gc.collect()
-    tracemalloc.start()
-    try:
-        async with Dispatcher(config_for(len(calls))) as ours:
-            submit = ours.submit
-            for index in range(200):
-                handles[index] = submit(calls[index])
-            before = measure()
-            for index in range(200, len(calls)):
-                handles[index] = submit(calls[index])
-            return (measure() - before) / count
-    finally:
+    async with Dispatcher(config_for(len(calls))) as ours:
+        submit = ours.submit
+        gc.collect()
+        tracemalloc.start()
+        for index in range(WARM):
+            handles[index] = submit(calls[index])
+        before = measure()
+        for index in range(WARM, len(calls)):
+            handles[index] = submit(calls[index])
+        after = measure()
         tracemalloc.stop()
+        return (after - before) / count
