@@ -74,7 +74,7 @@ ROWS = {
     "server's own 429": Row(PATCH, plain(429, "Too many", headers={"Retry-After": "1"}), RETRY, wait=1),
     "429 without pause": Row(PATCH, failure(429, "storage is (re)initializing"), RETRY),
     "budget used up": Row(
-        PATCH, failure(429, details=causes("DisruptionBudget")), LATER, scope=here("disruption budget")
+        PATCH, failure(429, details=causes("DisruptionBudget")), LATER, wait=5, scope=here("disruption budget")
     ),
     "budget not processed yet": Row(
         PATCH,
@@ -99,7 +99,7 @@ ROWS = {
     # -- credentials and rights --
     "401": Row(PATCH, failure(401, "Unauthorized"), HOLD, scope="cluster"),
     "no right": Row(PATCH, failure(403, 'User "x" cannot patch resource "pods"', reason="Forbidden"), PERMANENT),
-    "exceeded quota": Row(CREATE, failure(403, QUOTA), LATER, scope=here("quota")),
+    "exceeded quota": Row(CREATE, failure(403, QUOTA), LATER, wait=5, scope=here("quota")),
     "quota unknown yet": Row(CREATE, failure(403, "status unknown for quota: q"), LATER, scope=here("quota")),
     "failed quota": Row(CREATE, failure(403, "failed quota: q: must specify limits.cpu"), PERMANENT),
     "no service account yet": Row(CREATE, failure(403, NO_ACCOUNT), LATER, scope=here("service account")),

@@ -173,9 +173,10 @@ class Answers(Knowing):
             self._expire_flying(entry, now)
             verdict = more.verdict or PERMANENT
             # A conflict may go again at once; after a fault of the server the next request waits like any retry.
-            fault = verdict.maybe_applied
-            kind = VerdictKind.PERMANENT if more.same >= SAME_ERROR_LIMIT else VerdictKind.RETRY if fault else None
-            self._land(entry, more, Failure(error, verdict, delay), kind, now)
+            next_step = VerdictKind.RETRY if verdict.maybe_applied else None
+            if more.same >= SAME_ERROR_LIMIT:
+                next_step = VerdictKind.PERMANENT
+            self._land(entry, more, Failure(error, verdict, delay), next_step, now)
         else:
             self._unknown(entry, more, error, delay, now)
 

@@ -133,7 +133,7 @@ class Scheduler:
         *,
         seed: int = 0,
         sample: int = 3,
-        relist: float = 1.0,
+        relist: float = 0.5,
         backoff: float = 0.05,
     ) -> None:
         self.dispatcher = dispatcher

@@ -29,7 +29,7 @@ class Settings:
     nodes: int = 50
     latency: float = 0.05
     seed: int = 5229
-    capacity: int = 500
+    capacity: int = 400
     limit: float = 40.0
 
 
@@ -88,9 +88,9 @@ class Trouble:
         await asyncio.sleep(0.3)
         for spell in range(3):
             server.fail(status=429, retry_after=1, times=max(5, pods // 20), when=_by_dispatcher, name="429")
-            await asyncio.sleep(0.7)
             if spell == 0:
                 self._call_urgent_pods()
+            await asyncio.sleep(0.7)
             await self._recreate_some(max(1, pods // 100))
             if spell == 1:
                 self._ready_all_nodes()
