@@ -432,14 +432,22 @@ class Dispatcher(Observing):
         self._inbox_called = False
         while self._inbox:
             call, future = self._inbox.popleft()
-            if not future.set_running_or_notify_cancel():
+            if future.cancelled():
+                future.set_running_or_notify_cancel()
                 continue
             try:
                 handle = self.submit(call)
             except Exception as error:
-                future.set_exception(error)
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(error)
             else:
                 handle.add_done_callback(functools.partial(_hand_over, future))
+                future.add_done_callback(functools.partial(self._cancelled_outside, handle))
+
+    def _cancelled_outside(self, handle: CallHandle[Any], future: concurrent.futures.Future[Any]) -> None:
+        """In any thread: the future is done, perhaps because it was cancelled."""
+        if future.cancelled() and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(handle.cancel, "its future was cancelled")
 
     def _fail_inbox(self) -> None:
         while self._inbox:
@@ -716,6 +724,8 @@ def _wake(future: asyncio.Future[None]) -> None:
 
 
 def _hand_over(future: concurrent.futures.Future[Any], handle: CallHandle[Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
     try:
         value = handle.result()
     except BaseException as error:
