@@ -243,6 +243,7 @@ class WorkerPool:
     async def _attempt(self, worker: Worker, entry: Entry) -> bool:
         """One try. True if it is to be reconciled next, in the same seat."""
         dispatcher = self._dispatcher
+        dispatcher._totals.attempts += 1
         attempt = self._begin(worker, entry)
         call = attempt.call
         try:
@@ -364,7 +365,10 @@ class WorkerPool:
 
     def _tell_failure(self, entry: Entry, call: APICall[Any], attempt: Attempt, failure: Failure, again: bool) -> None:
         dispatcher = self._dispatcher
-        if dispatcher._on_retried and not entry.phase.terminal:
+        if entry.phase.terminal:
+            return
+        dispatcher._totals.retried += 1
+        if dispatcher._on_retried:
             dispatcher._observe("retried", entry, failure.verdict, 0.0 if again else failure.delay / SECOND)
         if log.isEnabledFor(logging.DEBUG):
             log.debug(

@@ -31,11 +31,8 @@ class Totals:
 
     accepted: int = 0
     refused: int = 0
-    joined: int = 0
-    merged: int = 0
     attempts: int = 0
     retried: int = 0
-    shed: int = 0
     ambiguous: int = 0
     observer_errors: int = 0
     blocked: int = 0
@@ -141,8 +138,8 @@ def take_statistics(
         outcomes=MappingProxyType({state.value: count for state, count in outcomes.items()}),
         accepted=totals.accepted,
         refused=totals.refused,
-        joined_total=totals.joined,
-        merged_total=totals.merged,
+        joined_total=core.joins,
+        merged_total=core.merges,
         attempts=totals.attempts,
         retried=totals.retried,
         stale=core.stale,

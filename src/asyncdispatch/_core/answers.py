@@ -374,6 +374,7 @@ class Answers(Knowing):
         return (None, None) if both is None else (newer, both)
 
     def _absorb(self, entry: Entry, newer: Entry, both: APICall[Any], now: int) -> Entry:
+        self.merges += 1
         newer.call = both
         newer.rare().failures = entry.rare().failures
         self._raise_rank(newer, entry.level, entry.rank)

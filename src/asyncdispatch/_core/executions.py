@@ -77,6 +77,8 @@ class Executions:
         self.settled: list[Entry] = []  # handles that got their outcome; the shell tells their callers
         self.stops: list[Entry] = []  # executions whose attempt shall end; the shell cancels it
         self.stale = 0  # late successes that reached nobody
+        self.joins = 0
+        self.merges = 0
         self._requirements: list[tuple[Epoch, str, BaseException | bool | None]] = []
 
     # -- names --------------------------------------------------------------------------------------------------------

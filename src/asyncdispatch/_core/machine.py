@@ -301,6 +301,7 @@ class DispatchCore(Answers):
             more.handles = [lead]
         more.handles.append(handle)
         self.admission.joined += 1
+        self.joins += 1
         self.admission.sheddables.remove(lead)
         self.deadlines.add(handle)
         self._tie(handle, epoch)
@@ -343,6 +344,7 @@ class DispatchCore(Answers):
         phase, more = pending.phase, pending.more
         until, later, hold = (more.until, more.later, more.hold) if more is not None else (0, None, None)
         self._raise_rank(entry, pending.level, pending.rank)
+        self.merges += 1
         self._conclude(pending, now, Overwritten, entry.ticket)
         entry.move(LINE)
         self._inherit(lane, index, entry)
