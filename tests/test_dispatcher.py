@@ -152,7 +152,7 @@ async def test_run_waits_for_room():
         order: list[int] = []
 
         async def run(number: int) -> None:
-            await dispatcher.run(call(after(1.0), f"p{number}"))
+            await dispatcher.run(call(after(0.7), f"p{number}"))
             order.append(number)
 
         await asyncio.gather(*(run(i) for i in range(6)))
