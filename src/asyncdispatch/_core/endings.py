@@ -145,7 +145,8 @@ class Endings(Executions):
             if entry.phase is IN_FLIGHT:
                 entry.move(STOPPING)
                 self.stops.append(entry)
-            self.timers.set(entry.rare(), now + nanoseconds(self.config.give_up), (self.give_up, entry))
+            if not entry.rare().timer:  # who leaves later does not make the others wait for longer
+                self.timers.set(entry.rare(), now + nanoseconds(self.config.give_up), (self.give_up, entry))
         elif not others:
             self._conclude(entry, now, kind, *args)
         else:
