@@ -188,6 +188,10 @@ async def test_k3_names_that_are_all_in_use():
         assert [await handle for handle in handles] == [f"p{n}" for n in range(4_200)]
         statistics = dispatcher.statistics()
         assert (statistics.depth, statistics.in_flight, statistics.waiting_by_flow) == (0, 0, {})
+        # Once they are idle, the names are let go, and new ones stand for themselves again.
+        for number in range(3_000):
+            await dispatcher.run(bare("late type", f"late{number}", "p", "ns", gated, effect=Effect.READ))
+        assert "late2999" in dispatcher._core.flows
 
 
 @pytest.mark.parametrize("how", ["slow server", "rate"])

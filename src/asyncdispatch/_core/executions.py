@@ -30,7 +30,7 @@ MOVABLE = (DELAYED, REQUIREMENTS, LINE, QUEUED)
 """Waiting states that follow from the call's handles alone."""
 
 MAX_IDLE = 256
-"""Call types and flows that have nothing live are remembered up to this number (law L19)."""
+"""Call types and flows that have nothing live are remembered up to this number, or half of those known (law L19)."""
 
 MAX_NAMES = 4_096
 """Call types, and flows, that may be live at one time under their own name; beyond, they share "other"."""
@@ -80,6 +80,7 @@ class Executions:
         self.joins = 0
         self.merges = 0
         self._requirements: list[tuple[Epoch, str, BaseException | bool | None]] = []
+        self._new_flows = self._new_groups = 0  # names since the idle ones were dropped: that looks at all of them
 
     # -- names --------------------------------------------------------------------------------------------------------
 
@@ -89,30 +90,34 @@ class Executions:
     def _flow(self, name: str) -> Flow:
         flow = self.flows.get(name)
         if flow is None:
+            self._new_flows += 1
+            if len(self.flows) >= MAX_IDLE and self._new_flows * 2 > len(self.flows):
+                self._drop_idle_flows()
             if len(self.flows) >= MAX_NAMES and name not in self.config.flows and name != "other":
                 return self._flow("other")
-            if len(self.flows) >= MAX_IDLE:
-                self._drop_idle_flows()
             flow = self.flows[name] = Flow(name, self.config.flows.get(name, FlowQuota()))
         return flow
 
     def _group(self, call_type: str) -> Group:
         group = self.groups.get(call_type)
         if group is None:
+            self._new_groups += 1
+            if len(self.groups) >= MAX_IDLE and self._new_groups * 2 > len(self.groups):
+                self._drop_idle_groups()
             if len(self.groups) >= MAX_NAMES and call_type not in self.config.call_types and call_type != "other":
                 return self._group("other")
-            if len(self.groups) >= MAX_IDLE:
-                self._drop_idle_groups()
             policy = self.config.call_types.get(call_type, CallTypePolicy())
             group = self.groups[call_type] = Group(call_type, policy.max_in_flight, self.levels)
         return group
 
     def _drop_idle_flows(self) -> None:
+        self._new_flows = 0
         for name, flow in list(self.flows.items()):
             if flow.idle:
                 del self.flows[name]
 
     def _drop_idle_groups(self) -> None:
+        self._new_groups = 0
         for name, group in list(self.groups.items()):
             if not group.in_flight and not group.waiting:
                 self.ordering.drop(group)
