@@ -52,7 +52,7 @@ FULL = Scale(
     cancelled_of=10_000,
     low=100_000,
     flood=20_000,
-    from_thread=20_000,
+    from_thread=10_000,
 )
 QUICK = Scale(
     rounds=5,

@@ -24,7 +24,7 @@ def p12(scale: Scale) -> list[Figure]:
             "Future": in_loop(_only_futures, count),
             "run_coroutine_threadsafe": in_loop(_coroutines, count),
         },
-        min(scale.rounds, 7),
+        min(scale.rounds, 5),
     )
     what = f"submit of {count} calls from another thread"
     return [
