@@ -246,6 +246,8 @@ class WorkerPool:
         dispatcher._totals.attempts += 1
         attempt = self._begin(worker, entry)
         call = attempt.call
+        if attempt.number > 1:
+            dispatcher._totals.retried += 1
         try:
             began = perf_counter()
             steps = call.execute(attempt)
@@ -365,11 +367,8 @@ class WorkerPool:
 
     def _tell_failure(self, entry: Entry, call: APICall[Any], attempt: Attempt, failure: Failure, again: bool) -> None:
         dispatcher = self._dispatcher
-        if entry.phase.terminal:
-            return
-        dispatcher._totals.retried += 1
-        if dispatcher._on_retried:
-            dispatcher._observe("retried", entry, failure.verdict, 0.0 if again else failure.delay / SECOND)
+        if dispatcher._on_retried and not (again or entry.phase.terminal):
+            dispatcher._observe("retried", entry, failure.verdict, failure.delay / SECOND)
         if log.isEnabledFor(logging.DEBUG):
             log.debug(
                 "attempt %d of call %d failed: %s (%r)",

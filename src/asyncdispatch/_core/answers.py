@@ -51,6 +51,8 @@ class Answers(Knowing):
         budget = self.budget
         if not budget.full:
             budget.earn()
+        group = entry.group
+        group.usual += (now - entry.started - group.usual) >> 3
         if entry.more is None and type(value) in PLAIN and not entry.call.hooks and self.common_path:
             self._succeed_common(entry, value, now)
             return

@@ -380,7 +380,7 @@ class DispatchCore(Answers):
                         return None
                     continue
             # An ordered read has a key, so that `more` tells all that is uncommon but for the clock and holds.
-            common = entry.more is None and entry.deadline > now and not self.holds
+            common = entry.more is None and entry.deadline - now > 2 * entry.group.usual and not self.holds
             if common or self._checked(entry, now):
                 self._start(entry, now)
                 return entry
@@ -394,7 +394,7 @@ class DispatchCore(Answers):
 
     def _checked(self, entry: Entry, now: int) -> bool:
         """The last look before a start; what may not start is put where it belongs."""
-        if self._expire_handles(entry, now, now):
+        if self._expire_handles(entry, now, now) or self._too_late(entry, now):
             return False
         if self.holds:
             hold = self.holds.get(self._hold_scope(entry))
@@ -407,6 +407,21 @@ class DispatchCore(Answers):
             if isinstance(lane, Lane) and lane.oldest_write(entry.ticket):
                 self._ready_read(lane, entry)
                 return False
+        return True
+
+    def _too_late(self, entry: Entry, now: int) -> bool:
+        """Under overload the oldest call would start with a moment left, be cut off in flight, and so would the next.
+
+        Who has waited for nearly all of its time, and has less left than an attempt usually takes, leaves its seat to
+        one that can still be answered, if one waits. It was not sent, so nothing about it is in doubt.
+        """
+        remaining = self.limit(entry) - now
+        waited = now - (entry.accepted >> PLACE_SHIFT)
+        usual = entry.group.usual
+        if self.ordering.ready < 2 or remaining >= usual + usual // 4 or remaining * 16 >= waited:
+            return False
+        self._conclude(entry, now, Expired, "queued")
+        self._after(now)
         return True
 
     def _start(self, entry: Entry, now: int) -> None:

@@ -109,13 +109,14 @@ class Band:
 class Group:
     """One call type: its seats, and its bands by level. Skipped as a whole while its seats are taken."""
 
-    __slots__ = ("bands", "in_flight", "limit", "name", "waiting")
+    __slots__ = ("bands", "in_flight", "limit", "name", "usual", "waiting")
 
     def __init__(self, name: str, limit: int | None, levels: int) -> None:
         self.name = name
         self.limit = limit
         self.in_flight = 0
         self.waiting = 0  # executions not in flight
+        self.usual = 0  # ns that an attempt usually takes, smoothed over about eight
         self.bands: list[Band | None] = [None] * levels
 
     @property
