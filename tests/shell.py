@@ -59,7 +59,7 @@ def stubborn(seconds: float, value: Any = "late") -> Function:
     async def execute(attempt: Attempt) -> Any:
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        while (left := until - loop.time()) > 0:
+        while (left := until - loop.time()) > 1e-5:  # finer than the clock of virtual time
             try:
                 await asyncio.sleep(left)
             except asyncio.CancelledError:

@@ -188,6 +188,19 @@ async def test_a_call_that_does_not_stop_is_given_up_after_five_seconds():
         assert dispatcher.statistics().stale == 1
 
 
+async def test_who_joins_and_leaves_later_does_not_postpone_the_giving_up():
+    """Law L11: five seconds after asking, however many others come and go meanwhile."""
+    async with running() as dispatcher:
+        first = dispatcher.submit(call(stubborn(30.0), idempotency_key="k"))
+        await asyncio.sleep(1.0)
+        first.cancel("enough")
+        await asyncio.sleep(2.0)
+        second = dispatcher.submit(call(stubborn(30.0), idempotency_key="k"))
+        second.cancel("enough")
+        await asyncio.gather(first.outcome(), second.outcome())
+        assert now() == 6.0
+
+
 async def test_a_call_that_blocks_the_loop_is_named(caplog: pytest.LogCaptureFixture):
     """Rule R20: a warning with type, object and flow, past the threshold; one for each step, none for the others."""
 
