@@ -41,7 +41,7 @@ class Act:
 ACTS = (
     Act("Calling the API in the cycle", "in the cycle", mode=Mode.SYNC),
     Act("Through the dispatcher", "dispatched"),
-    Act("Through the dispatcher, server misbehaving", "under faults", trouble=True),
+    Act("The same, server misbehaving", "under faults", trouble=True),
 )
 
 
@@ -63,6 +63,11 @@ class Result:
     recreated: int
     preempted: int
     refused_calls: int
+
+    @property
+    def pods_per_second(self) -> float:
+        """Placed per second of the whole act, up to the last one."""
+        return self.placed / self.placed_after if self.placed_after else 0.0
 
 
 Watch = Callable[[int, int], None]

@@ -150,7 +150,7 @@ def _lost_calls(
         elif isinstance(outcome, Succeeded):
             if told.call.effect is not Effect.READ and not _proven(told.call, outcome, own, bound):
                 yield f"{what} succeeded, but the server has no such write"
-        elif any(record.applied for record in own) and not _admitted(outcome):
+        elif any(record.applied for record in own) and not _admitted(outcome, own):
             yield f"{what} ended as {type(outcome).__name__}, but the server has its write"
 
 
@@ -168,10 +168,15 @@ def _proven(
     return any(record.applied or record.status in (200, 201) for record in own)
 
 
-def _admitted(outcome: Outcome[Any]) -> bool:
-    """The caller knows that the write may be there, or that its object is not there any more."""
-    gone = isinstance(outcome, Failed) and outcome.verdict.kind is VerdictKind.GONE
-    return outcome.ambiguous or outcome.late_success is not None or gone
+def _admitted(outcome: Outcome[Any], own: Sequence[AuditRecord]) -> bool:
+    """The caller knows that the write may be there, or was told by a later look that it is not there any more."""
+    if outcome.ambiguous or outcome.late_success is not None:
+        return True
+    if not isinstance(outcome, Failed):
+        return False
+    landed = max(record.number for record in own if record.applied)
+    looked = any(record.number > landed and record.status == 200 and record.method == "GET" for record in own)
+    return looked or outcome.verdict.kind is VerdictKind.GONE
 
 
 def _lost_pods(pods: Sequence[Mapping[str, Any]], expected: int) -> Iterable[str]:

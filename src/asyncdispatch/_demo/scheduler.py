@@ -33,6 +33,7 @@ __all__ = ["Pace", "Scheduler", "Slots"]
 Json = dict[str, Any]
 
 BIND = "pod_binding"
+NOTE = "pod_status_patch"
 PAGE = 100
 NOTE_PRIORITY = -1
 """Notes on Pods that wait are less urgent than any bind, and may be shed: they can be written again."""
@@ -212,17 +213,17 @@ class Scheduler:
         if self._tries[name] == 1:
             for node in self._slots.unready(looked_at)[:1]:
                 self._tasks.create_task(self._reread_node(node))
-        victim = self._victim(pod["spec"].get("priority", 0), looked_at)
+        victim = self._victim(pod["spec"].get("priority", 0))
         if victim is not None:
             self.preemptions += 1
             victim.context.end(f"preempted by {name}")
             nomination = self.cluster.patch_status(pod, nominated_node=victim.node, priority=NOTE_PRIORITY)
             await self.dispatcher.dispatch(nomination)
 
-    def _victim(self, priority: int, looked_at: list[str]) -> Assumed | None:
-        """A less urgent Pod that is on its way to one of these nodes: waiting, or mid-flight."""
+    def _victim(self, priority: int) -> Assumed | None:
+        """A less urgent Pod on its way to a node, waiting or mid-flight: the one that set out first."""
         for assumed in self._assumed.values():
-            if assumed.node in looked_at and assumed.priority < priority and assumed.context.ended is None:
+            if assumed.priority < priority and assumed.context.ended is None:
                 return assumed
         return None
 
@@ -232,11 +233,13 @@ class Scheduler:
         """Completion events say which Pod to look at. They are never a licence to bind."""
         completion: Completion
         async for completion in completions:
-            ref, succeeded = completion.ref, isinstance(completion.outcome, Succeeded)
-            if completion.call_type == BIND and completion.outcome is not None and ref.uid is not None:
+            ref, outcome, binding = completion.ref, completion.outcome, completion.call_type == BIND
+            if binding and outcome is not None and ref.uid is not None:
                 self._assumed.pop(ref.uid, None)
-            if completion.needs_read or (completion.call_type == BIND and not succeeded):
+            if completion.needs_read or (binding and not isinstance(outcome, Succeeded)):
                 self._read(ref)
+            elif completion.call_type == NOTE and isinstance(outcome, Succeeded) and outcome.attempts:
+                self._keep(outcome.value)  # the server's answer is the newest copy that there is
 
     def _read(self, ref: ObjectRef) -> None:
         self._tasks.create_task(self._reread(dataclasses.replace(ref, uid=None)))
@@ -261,18 +264,25 @@ class Scheduler:
     def _see(self, pod: Json, *, fresh: bool = False) -> None:
         """A Pod was read or listed: note where it is, and queue it if it is nowhere."""
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
-        known = self._pods.get(name)
-        if known is not None and int(known["metadata"]["resourceVersion"]) > int(pod["metadata"]["resourceVersion"]):
-            return  # an old copy
-        if known is not None and known["metadata"]["uid"] != uid:
-            self._forget(known)
-        self._pods[name] = pod
+        if not self._keep(pod):
+            return
         node = self.dispatcher.observe(pod, fresh=fresh)["spec"].get("nodeName")
         if node:
             self._slots.hold(uid, node)
         elif uid not in self._assumed:
             self._slots.release(uid)
             self._push(name)
+
+    def _keep(self, pod: Json) -> bool:
+        """Keep the newest copy. False if this is an older one."""
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        known = self._pods.get(name)
+        if known is not None and int(known["metadata"]["resourceVersion"]) > int(pod["metadata"]["resourceVersion"]):
+            return False
+        if known is not None and known["metadata"]["uid"] != uid:
+            self._forget(known)
+        self._pods[name] = pod
+        return True
 
     def _forget(self, pod: Json) -> None:
         uid = pod["metadata"]["uid"]

@@ -54,14 +54,17 @@ def summary(results: Sequence[Result]) -> list[str]:
     said = []
     for cycle in (r for r in results if r.act.calls_in_cycle):
         for other in (r for r in results if not r.act.calls_in_cycle and not r.act.trouble):
-            times = other.cycles_per_second / cycle.cycles_per_second if cycle.cycles_per_second else 0
-            said.append(f"The same loop ran {times:,.0f} times as many cycles per second through the dispatcher.")
+            said.append(
+                f"Through the dispatcher, the same loop ran {_times(other.cycles_per_second, cycle.cycles_per_second)} "
+                f"as many cycles per second, and placed {_times(other.pods_per_second, cycle.pods_per_second)} as many "
+                "Pods per second."
+            )
     for result in (r for r in results if r.act.trouble):
-        met = (
-            f"{result.refused_answers} answers 429, {result.lost_answers} lost answers, {result.recreated} recreated "
-            f"Pods, {result.preempted} preemptions and {result.refused_calls} refusals for lack of room"
+        said.append(
+            f"The misbehaving server gave {result.refused_answers} answers of 429 and lost {result.lost_answers} "
+            f"answers; {result.recreated} Pods were recreated, {result.preempted} contexts were ended by preemption, "
+            f"and {result.refused_calls} calls were refused for lack of room."
         )
-        said.append(f"Under faults it met {met}.")
     lost = sum(len(result.count.lost) for result in results)
     doubled = sum(len(result.count.doubled) for result in results)
     if lost or doubled:
@@ -69,6 +72,10 @@ def summary(results: Sequence[Result]) -> list[str]:
     else:
         said.append("Every Pod was placed; by the server's audit list nothing was lost and nothing was done twice.")
     return said
+
+
+def _times(more: float, less: float) -> str:
+    return f"{more / less:,.0f} times" if less else "countless times"
 
 
 NOTE = "Cycles per second leave out the time in which no Pod waited. The server shares the loop's process."
@@ -129,8 +136,8 @@ class RichScreen:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         progress = Progress(
-            TextColumn("[bold]Act {task.fields[number]}[/]  {task.description:<42}"),
-            BarColumn(bar_width=24),
+            TextColumn("[bold]Act {task.fields[number]}[/]  {task.description:<28}"),
+            BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             console=self._console,
