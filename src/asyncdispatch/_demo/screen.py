@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TextIO
@@ -10,6 +11,9 @@ from typing import Any, Protocol, TextIO
 from asyncdispatch._demo.acts import Act, Result, Watch
 
 __all__ = ["NOTE", "ROWS", "PlainScreen", "RichScreen", "Screen", "make_screen", "rows", "summary"]
+
+WIDTH = 100
+"""Columns of plain text."""
 
 
 class Screen(Protocol):
@@ -98,7 +102,8 @@ class PlainScreen:
         self._stream = stream
 
     def say(self, text: str = "") -> None:
-        print(text, file=self._stream, flush=True)
+        for line in text.splitlines() or [""]:
+            print(textwrap.fill(line, WIDTH), file=self._stream, flush=True)
 
     @contextmanager
     def act(self, number: int, act: Act, pods: int) -> Iterator[Watch]:

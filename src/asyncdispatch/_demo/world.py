@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,8 +85,8 @@ class Trouble:
     async def run(self) -> None:
         server, pods = self._server, self._settings.pods
         for verb, method in (("bind", "POST"), ("patch", "PATCH")):
-            server.drop(times=None, applied=True, verb=verb, method=method, when=self._share(0.04), name="answer lost")
-        server.hook(self._recreate_target, times=max(1, pods // 50), verb="bind", when=self._share(0.05))
+            server.drop(times=None, applied=True, verb=verb, method=method, when=_every(25), name="answer lost")
+        server.hook(self._recreate_target, times=max(1, pods // 50), verb="bind", when=_every(20))
         await asyncio.sleep(0.3)
         for spell in range(3):
             server.fail(status=429, retry_after=1, times=max(5, pods // 20), when=_by_dispatcher, name="429")
@@ -94,9 +96,6 @@ class Trouble:
             await self._recreate_some(max(1, pods // 100))
             if spell == 1:
                 self._ready_all_nodes()
-
-    def _share(self, share: float) -> Any:
-        return lambda record: self._rng.random() < share
 
     def _recreate_target(self, record: AuditRecord) -> None:
         if self._server.find("Pod", record.name, namespace=NAMESPACE) is not None:
@@ -120,6 +119,12 @@ class Trouble:
     def _call_urgent_pods(self) -> None:
         for number in range(self.urgent):
             self._server.create(_pod(f"urgent-{number:04}", priorityClassName=URGENT))
+
+
+def _every(nth: int) -> Callable[[AuditRecord], bool]:
+    """Meets one request of so many, the first of them halfway."""
+    numbers = itertools.count(nth // 2)
+    return lambda record: next(numbers) % nth == nth - 1
 
 
 def _by_dispatcher(record: AuditRecord) -> bool:
