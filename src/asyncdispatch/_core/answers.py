@@ -53,14 +53,14 @@ class Answers(Knowing):
             budget.earn()
         group = entry.group
         group.usual += (now - entry.started - group.usual) >> 3
-        if entry.more is None and type(value) in PLAIN and not entry.call.hooks and self.common_path:
-            self._succeed_common(entry, value, now)
-            return
         self._give_seat(entry)
-        if self.budget.waiting:
+        if budget.waiting:
             self._pump_budget(None, now)
         if self.breakers.table:
             self._well(entry)
+        if entry.more is None and type(value) in PLAIN and not entry.call.hooks and self.common_path:
+            self._succeed_common(entry, value, now)
+            return
         write = entry.call.effect is not READ
         if entry.more is None:
             self._remove(entry, now)
@@ -80,26 +80,14 @@ class Answers(Knowing):
 
         Held equal to the long way by the property tests.
         """
-        flow, group, call = entry.flow, entry.group, entry.call
-        self.seats.taken -= 1
-        flow.in_flight -= 1
-        if flow.limit is not None:
-            self._unblock(flow)
-        group.in_flight -= 1
-        if group.limit is not None:
-            self.ordering.refresh_group(group)
-        if self.budget.waiting:
-            self._pump_budget(None, now)
-        if self.breakers.table:
-            self._well(entry)
-        write = call.effect is not READ
-        if write:
-            self.objects.ended += 1
+        call = entry.call
+        entry.group.waiting -= 1
+        self.objects.ended += 1  # a write: a read has a key, which makes it uncommon
         entry.move(SUCCEEDED)
         entry.value = value
         entry.ended = now
         self.deadlines.remove(entry)
-        self.admission.left(flow, now)
+        self.admission.left(entry.flow, now)
         self.settled.append(entry)
         table, lane = self.lanes.table, call.target.lane
         if table.get(lane) is entry:
@@ -108,8 +96,7 @@ class Answers(Knowing):
         left = self.lanes.discard(self.lane_key(entry), entry)
         if left is not None:
             self._advance(left)
-            if write:
-                self._settle_superseded(entry, now)
+            self._settle_superseded(entry, now)
 
     def _succeed_rare(self, entry: Entry, more: More, value: Any, write: bool, now: int) -> bool:
         """A success of an execution that was joined, tried before, or has a context. True if a living handle got it."""
