@@ -179,6 +179,17 @@ async def test_a_waiting_call_is_rebased_onto_what_is_observed():
     assert seen == [8]
 
 
+async def test_a_call_in_flight_is_not_rebased():
+    """What is on the wire now was decided before."""
+    async with running() as dispatcher:
+        handle = dispatcher.submit(Bind(target=pod(), run=after(1.0)))
+        await turns()
+        dispatcher.observe(pod_dict("p", "u1", 5))
+        assert isinstance(handle.call, Bind)
+        assert handle.call.based_on == 0
+        await handle
+
+
 async def test_another_uid_ends_the_calls_for_the_old_one():
     """Law L2: Failed(GONE); the call for the new one goes on."""
     async with running() as dispatcher:

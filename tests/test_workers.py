@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from asyncdispatch import (
+    AdaptiveLimit,
     Attempt,
+    CallState,
     Cancelled,
+    Dispatcher,
     Expired,
     Failed,
     RetryPolicy,
@@ -225,6 +228,41 @@ async def test_a_cancellation_swallowed_at_the_last_moment_is_counted_off_too():
         outcome = await handle.outcome()
         assert isinstance(outcome, Cancelled)
         assert await dispatcher.run(call(count)) == 0
+
+
+async def test_only_the_servers_own_time_outs_cut_the_seats():
+    """A caller that gave it no time says nothing about the server; an attempt's time-out does."""
+    async with running(attempt_timeout=5.0, max_in_flight=AdaptiveLimit(initial=50)) as dispatcher:
+        await dispatcher.submit(call(for_ever, timeout=1.0)).outcome()
+        assert dispatcher.statistics().seats == 50
+        await dispatcher.submit(call(for_ever, timeout=5.01)).outcome()
+        assert dispatcher.statistics().seats == 35
+
+
+def test_a_worker_whose_loop_is_gone_is_closed_without_a_complaint():
+    """User code is left through its `finally`; nothing is decided any more."""
+    left: list[str] = []
+
+    async def execute(attempt: Attempt) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            left.append("left")
+
+    async def enter() -> Any:
+        dispatcher = await Dispatcher().__aenter__()
+        handle = dispatcher.submit(call(execute))
+        await turns()
+        return dispatcher, handle
+
+    loop = asyncio.new_event_loop()
+    dispatcher, handle = loop.run_until_complete(enter())
+    loop.close()
+    (worker,) = dispatcher._pool.tasks
+    worker._log_destroy_pending = False
+    worker.get_coro().close()
+    assert left == ["left"]
+    assert handle.state is CallState.IN_FLIGHT
 
 
 # -- what an attempt knows --------------------------------------------------------------------------------------------
