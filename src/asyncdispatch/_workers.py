@@ -69,6 +69,7 @@ class WorkerPool:
         self._parked: list[Worker] = []
         self.waking = 0
         self._closing = False
+        self.retried = 0  # attempts after a call's first
         self.flying: dict[int, Worker] = {}
         """By ticket of the execution."""
 
@@ -98,7 +99,7 @@ class WorkerPool:
         self._numbers += 1
         number = self._numbers
         name = f"asyncdispatch-worker-{number}"
-        worker.task = self._loop.create_task(self._work(worker), name=name)
+        worker.task = self._loop.create_task(self._main(worker), name=name)
         self._workers[number] = worker
         worker.task.add_done_callback(lambda task: self._ended(number, task))
 
@@ -170,44 +171,108 @@ class WorkerPool:
 
     # -- working ------------------------------------------------------------------------------------------------
 
-    async def _work(self, worker: Worker) -> None:
-        """Ask the core, perform, report, tell; park when there is nothing to do."""
+    async def _main(self, worker: Worker) -> None:
+        await self._work(worker)
+
+    @types.coroutine
+    def _work(self, worker: Worker) -> Generator[Any, Any, None]:
+        """Ask the core, perform, report, tell; park when there is nothing to do.
+
+        The steps of user code are driven from here, as `await` would drive them, without a coroutine of ours for each
+        call; and each step is timed, so that one that holds the loop for too long is named (rule R20).
+        """
         dispatcher, core, now_of = self._dispatcher, self._core, self._dispatcher._now
-        streak = 0
+        threshold, blocked = self._config.blocking_threshold, dispatcher._blocked
         worker.begun = True
         self.waking -= 1
-        now = now_of()
+        streak = 0
+        entry = core.next(now_of())
         while True:
-            entry = core.next(now)
-            if entry is None:
-                if core.settled or core.stops:
-                    dispatcher._flush()
-                await self._park(worker)
-                streak, now = 0, now_of()
-                continue
-            if core.settled or core.stops:
+            if core.quick:
+                core.quick = False
+                dispatcher._settle(core.settled.pop())  # type: ignore[arg-type]  # the core's entries are our handles
+            elif core.settled or core.stops:
+                self.waking += entry is None  # it looks for work itself: nobody need be woken for the next call
                 dispatcher._flush()
-            elif self._parked:
-                self.kick()
-            worker.entry = entry
-            self.flying[entry.ticket] = worker
-            again = entry.more is not None and entry.more.reconciling
-            if not again:
-                again = await self._attempt(worker, entry)
-            while again:
-                again = await self._reconcile(worker, entry)
-            del self.flying[entry.ticket]
-            worker.entry = worker.attempt = None
-            self.waking += 1  # it looks for work itself: nobody need be woken for the next call
-            dispatcher._flush()
-            self.waking -= 1
-            if self._closing:
-                return  # it has swallowed the cancellation that was for us
+                self.waking -= entry is None
+            if self._closing and entry is None:
+                return  # it may have swallowed the cancellation that was for us
+            if entry is None:
+                entry = core.next(now_of())
+                if entry is None:
+                    yield from self._park(worker).__await__()
+                    entry = core.next(now_of())
+                    streak = 0
+                    continue
             streak += 1
             if streak >= YIELD_EVERY:
                 streak = 0
-                await asyncio.sleep(0)
-            now = now_of()
+                yield
+            if self._parked:
+                self.kick()
+            if entry.more is not None and entry.more.reconciling:
+                yield from self._reconciles(worker, entry).__await__()
+                entry = None
+                continue
+            attempt = self._begin(worker, entry)
+            call = attempt.call
+            began = perf_counter()
+            steps = self._steps(call, attempt)
+            try:
+                send = steps.send
+                waited_for = send(None)
+                while True:
+                    if perf_counter() - began > threshold:
+                        blocked(call, perf_counter() - began)
+                    try:
+                        yield waited_for
+                    except GeneratorExit as error:
+                        _close(steps)
+                        raise Abandoned from error
+                    except BaseException as thrown:
+                        began = perf_counter()
+                        waited_for = steps.throw(thrown)
+                    else:
+                        began = perf_counter()
+                        waited_for = send(None)
+            except StopIteration as stop:
+                value = stop.value
+            except Abandoned:
+                raise
+            except BaseException as error:  # whatever user code raises ends this call, never the dispatcher (law L14)
+                if perf_counter() - began > threshold:
+                    blocked(call, perf_counter() - began)
+                again = self._raised(worker, entry, attempt, error)
+                if again:
+                    yield from self._reconciles(worker, entry).__await__()
+                else:
+                    self._leave(worker, entry)
+                entry = None
+                continue
+            if perf_counter() - began > threshold:
+                blocked(call, perf_counter() - began)
+            if worker.cause is not None or worker.task.cancelling():
+                self._uncancel(worker)
+            self._leave(worker, entry)
+            if dispatcher._on_attempted or self._closing:
+                core.succeed(entry, value, now_of())
+                dispatcher._observe("attempted", entry, attempt.number, None)
+                entry = None
+            else:
+                entry = core.turn(entry, value, now_of())
+
+    @staticmethod
+    def _steps(call: APICall[Any], attempt: Attempt) -> Any:
+        """What `execute` is driven by; an error that it raises at once is raised at the first step."""
+        try:
+            steps = call.execute(attempt)
+            return steps if type(steps) is types.CoroutineType else _steps_of(steps, call, "execute")
+        except BaseException as error:
+            return _raising(error)
+
+    def _leave(self, worker: Worker, entry: Entry) -> None:
+        del self.flying[entry.ticket]
+        worker.entry = worker.attempt = None
 
     async def _park(self, worker: Worker) -> None:
         self._dispatcher._arm()
@@ -223,50 +288,31 @@ class WorkerPool:
                 self.waking -= 1
 
     def _begin(self, worker: Worker, entry: Entry) -> Attempt:
-        dispatcher, core, more = self._dispatcher, self._core, entry.more
-        now = dispatcher._now() if more is not None and more.reconciling else entry.started
+        dispatcher, more = self._dispatcher, entry.more
         if more is None:
-            call, limit, error = entry.call, entry.deadline, None
+            now, call, limit, error = entry.started, entry.call, entry.deadline, None
             cut_off = now + self._attempt_timeout
         else:
-            call, limit, error = core.executable(entry), core.limit(entry), more.error
+            now = dispatcher._now() if more.reconciling else entry.started
+            call, limit, error = self._core.executable(entry), self._core.limit(entry), more.error
             cut_off = now + self._time_for(entry)
+            self.retried += entry.attempts > 1 and not more.reconciling
+        if cut_off > limit:
+            cut_off = limit
+        worker.entry = entry
+        self.flying[entry.ticket] = worker
         worker.started = now
-        worker.deadline = deadline = cut_off if cut_off < limit else limit
-        worker.attempt = attempt = Attempt(self._clock, call, entry.ticket, entry.attempts, deadline / SECOND, error)
-        if deadline < dispatcher._armed_at:
-            dispatcher._arm_at(deadline)
+        worker.deadline = cut_off
+        worker.attempt = attempt = Attempt(self._clock, call, entry.ticket, entry.attempts, cut_off / SECOND, error)
+        if cut_off < dispatcher._armed_at:
+            dispatcher._arm_at(cut_off)
         if dispatcher._on_started:
             dispatcher._observe("started", entry, attempt.number)
         return attempt
 
-    async def _attempt(self, worker: Worker, entry: Entry) -> bool:
-        """One try. True if it is to be reconciled next, in the same seat."""
-        dispatcher = self._dispatcher
-        dispatcher._totals.attempts += 1
-        attempt = self._begin(worker, entry)
-        call = attempt.call
-        if attempt.number > 1:
-            dispatcher._totals.retried += 1
-        try:
-            began = perf_counter()
-            steps = call.execute(attempt)
-            if type(steps) is not types.CoroutineType:
-                steps = _steps_of(steps, call, "execute")
-            value = await _timed(steps, began, self._config.blocking_threshold, dispatcher._blocked, call)
-        except Abandoned:
-            raise
-        except BaseException as error:  # whatever user code raises ends this call, never the dispatcher (law L14)
-            return self._raised(worker, entry, call, attempt, error)
-        if worker.cause is not None or worker.task.cancelling():
-            self._uncancel(worker)
-        self._core.succeed(entry, value, dispatcher._now())
-        if dispatcher._on_attempted:
-            dispatcher._observe("attempted", entry, attempt.number, None)
-        return False
-
-    def _raised(self, worker: Worker, entry: Entry, call: APICall[Any], attempt: Attempt, error: BaseException) -> bool:
-        dispatcher, core = self._dispatcher, self._core
+    def _raised(self, worker: Worker, entry: Entry, attempt: Attempt, error: BaseException) -> bool:
+        """Report an attempt that has raised. True if it is to be reconciled next, in the same seat."""
+        dispatcher, core, call = self._dispatcher, self._core, attempt.call
         cause, outside = worker.cause, self._uncancel(worker)
         if isinstance(error, asyncio.CancelledError):
             if cause == TIMED_OUT:
@@ -287,6 +333,12 @@ class WorkerPool:
         if outside:
             raise asyncio.CancelledError
         return again
+
+    async def _reconciles(self, worker: Worker, entry: Entry) -> None:
+        """Reconcile until it has an answer, or has to wait: in one seat."""
+        while await self._reconcile(worker, entry):
+            pass
+        self._leave(worker, entry)
 
     async def _reconcile(self, worker: Worker, entry: Entry) -> bool:
         """Find out what became of the last request. True if it is to be asked again, in the same seat."""
@@ -385,12 +437,19 @@ class WorkerPool:
 
 def _steps_of(awaitable: Any, call: APICall[Any], hook: str) -> Any:
     """What can be driven step by step. Raises `ConfigurationError` for what can't be awaited."""
-    if hasattr(awaitable, "send"):
+    if hasattr(awaitable, "send") and hasattr(awaitable, "throw"):
         return awaitable
-    iterate = getattr(awaitable, "__await__", None)
-    if iterate is None:
+    if not hasattr(awaitable, "__await__"):
         raise ConfigurationError(hook, awaitable, f"{type(call).__name__}.{hook} must return an awaitable")
-    return iterate()
+    return _await(awaitable)
+
+
+async def _raising(error: BaseException) -> None:
+    raise error
+
+
+async def _await(awaitable: Any) -> Any:
+    return await awaitable
 
 
 @types.coroutine
@@ -401,7 +460,7 @@ def _timed(
 
     The first step began when its function was called.
     """
-    send, thrown = getattr(steps, "send", None) or (lambda _: next(steps)), None
+    send, thrown = steps.send, None
     while True:
         try:
             waited_for = send(None) if thrown is None else steps.throw(thrown)
@@ -419,12 +478,16 @@ def _timed(
         try:
             yield waited_for
         except GeneratorExit as error:
-            if hasattr(steps, "close"):
-                steps.close()
+            _close(steps)
             raise Abandoned from error
         except BaseException as error:
             thrown = error
         began = perf_counter()
+
+
+def _close(steps: Any) -> None:
+    if hasattr(steps, "close"):
+        steps.close()
 
 
 def _checked(answer: Any, call: APICall[Any]) -> Any:

@@ -150,6 +150,7 @@ class Dispatcher(Observing):
         self._totals = Totals()
         self._outcomes = dict.fromkeys(TERMINAL, 0)
         self._last_settled: int | None = None
+        self._attempts = 0  # of handles that were settled
         self._mode = Mode.ASYNC
         self._mode_event: asyncio.Event
         self._idle_waiters: list[asyncio.Future[None]] = []
@@ -491,6 +492,9 @@ class Dispatcher(Observing):
     def statistics(self) -> DispatcherStatistics:
         """Frozen counts of this moment. Costs a look at every waiting call: not for the hot path."""
         now = self._now() if not self._state or self._closer is not None else 0
+        flying = self._pool.flying.values() if hasattr(self, "_pool") else ()
+        self._totals.attempts = self._attempts + sum(worker.entry.attempts for worker in flying if worker.entry)
+        self._totals.retried = self._pool.retried if hasattr(self, "_pool") else 0
         return take_statistics(self._core, self._mode, self._totals, self._outcomes, self._last_settled, now)
 
     @property
@@ -559,16 +563,10 @@ class Dispatcher(Observing):
     def _flush(self) -> None:
         """Pass on what the last step has settled, stopped or asked for; wake who may work; set the timer."""
         core = self._core
-        settled = core.settled
-        if settled:
-            if len(settled) == 1:
-                self._settle(settled.pop())  # type: ignore[arg-type]  # the core's entries are our handles
-            while core.settled:
-                batch, core.settled = core.settled, []
-                for handle in batch:
-                    self._settle(handle)  # type: ignore[arg-type]
-            if self._room or self._idle_waiters:
-                self._made_room()
+        while core.settled:
+            batch, core.settled = core.settled, []
+            for handle in batch:
+                self._settle(handle)  # type: ignore[arg-type]  # the core's entries are our handles
         if core.stops or core.objects.wanted:
             self._pass_on()
         if core.seats.taken + self._pool.waking < core.seats.limit and core.ordering.ready:
@@ -600,10 +598,11 @@ class Dispatcher(Observing):
             _wake(future)
 
     def _settle(self, handle: CallHandle[Any]) -> None:
+        """Tell whoever waits for a handle, or for the room that it leaves."""
         succeeded = handle.phase is SUCCEEDED
-        state = SUCCEEDED if succeeded else handle.state
-        self._outcomes[state] += 1
+        self._outcomes[SUCCEEDED if succeeded else handle.state] += 1
         self._last_settled = handle.ended
+        self._attempts += handle.attempts
         if not succeeded:
             self._settle_badly(handle)
         if self._completions.streams:
@@ -615,9 +614,12 @@ class Dispatcher(Observing):
             handle.waiter = None
             for waiter in waiters:
                 if isinstance(waiter, asyncio.Future):
-                    _wake(waiter)
+                    if not waiter.done():
+                        waiter.set_result(None)
                 else:
                     self._call_back(handle, waiter)
+        if self._room or self._idle_waiters:
+            self._made_room()
 
     def _publish(self, handle: CallHandle[Any]) -> None:
         more, call, outcome = handle.more, handle.call, handle.settled

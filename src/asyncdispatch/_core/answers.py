@@ -58,6 +58,7 @@ class Answers(Knowing):
             self._pump_budget(None, now)
         if self.breakers.table:
             self._well(entry)
+        self.calm = self.common_path and not (self.rate or self.breakers.table or self.holds) and budget.full
         if entry.more is None and type(value) in PLAIN and not entry.call.hooks and self.common_path:
             self._succeed_common(entry, value, now)
             return
@@ -250,6 +251,7 @@ class Answers(Knowing):
 
     def _heed(self, entry: Entry, failure: Failure, now: int) -> None:
         """What an error says of the server: seats, rate and breakers follow (design section 6, overload)."""
+        self.calm = False
         signal = failure.signal
         if signal in (Signal.PUSHBACK, Signal.OVERLOAD):
             self.seats.overloaded(entry.started, now)

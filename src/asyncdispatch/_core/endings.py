@@ -74,16 +74,25 @@ class Endings(Executions):
             entry.move(_OUTCOME_STATES[type(entry.more.own)])
 
     def _tell(
-        self, handle: Entry, now: int, kind: type, args: tuple[Any, ...], *, late: Any = None, going_on: bool = False
+        self,
+        handle: Entry,
+        now: int,
+        kind: type,
+        args: tuple[Any, ...],
+        *,
+        late: Any = None,
+        going_on: bool = False,
+        sent: bool = False,
     ) -> None:
-        """Give a handle its one outcome (law L1). `going_on`: its execution is not over with it."""
+        """Give a handle its one outcome (law L1). `going_on`: its execution is not over with it; `sent`: nor is a write
+        of it that may yet be applied (law L10)."""
         more = handle.more
         lead = handle if more is None or more.lead is None else more.lead
         handle.ended = now
         if kind is Succeeded:
             result = args[0]
         else:
-            doubt = late is None and lead.more is not None and lead.more.doubt
+            doubt = late is None and (sent or (lead.more is not None and lead.more.doubt))
             result = kind(*args, **handle.story(now), ambiguous=doubt, late_success=late)
         if going_on and handle is lead:
             handle.rare().own = result
@@ -151,7 +160,9 @@ class Endings(Executions):
             self._conclude(entry, now, kind, *args)
         else:
             entry.rare().handles = others
-            self._tell(handle, now, kind, args, going_on=True)
+            # Who leaves others behind in flight does not wait for the answer: what was sent may yet be applied.
+            sent = entry.phase.flying and entry.call.effect is not READ
+            self._tell(handle, now, kind, args, going_on=True, sent=sent)
             if entry.phase in MOVABLE:
                 self.place(entry, now)
 

@@ -76,6 +76,7 @@ class Executions:
         self.groups: dict[str, Group] = {}
         self.settled: list[Entry] = []  # handles that got their outcome; the shell tells their callers
         self.stops: list[Entry] = []  # executions whose attempt shall end; the shell cancels it
+        self.calm = False  # nothing holds calls back: no rate, breaker, held credentials, nor a budget to fill
         self.stale = 0  # late successes that reached nobody
         self.joins = 0
         self.merges = 0

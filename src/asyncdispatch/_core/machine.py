@@ -55,6 +55,7 @@ __all__ = ["DispatchCore", "Failure"]
 class DispatchCore(Answers):
     """The machine."""
 
+    quick = False
     _tickets = 0
     _since = 0
 
@@ -390,10 +391,12 @@ class DispatchCore(Answers):
     def turn(self, entry: Entry, value: Any, now: int) -> Entry | None:
         """`succeed`, then `next`, for a worker that goes on: one call's seat passes to the next.
 
-        In one piece for common calls, to which nothing is attached; held equal to the two by the property tests.
+        In one piece for common calls, to which nothing is attached, while nothing holds calls back; held equal to the
+        two by the property tests. `quick` says that it was so: one handle was settled, and nothing else came of it.
         """
+        self.quick = False
         if (
-            self.common_path
+            self.calm
             and entry.more is None
             and type(value) in PLAIN
             and now < self.timers.due
@@ -401,26 +404,16 @@ class DispatchCore(Answers):
             and entry.flow.limit is None
             and entry.group.limit is None
             and not entry.call.hooks
-            and not self.breakers.table
-            and not self.holds
-            and self.rate is None
-            and self.budget.full
-            and not self.budget.waiting
             and self.lanes.table.get(entry.call.target.lane) is entry
         ):
             group, seats = entry.group, self.seats
-            if seats.taken >= seats.limit:
+            if seats.adaptive and seats.taken >= seats.limit:
                 seats.succeeded()
             usual = group.usual
             group.usual = usual + ((now - entry.started - usual) >> 3)
-            follower = self.ordering.pick() if seats.taken <= seats.limit else None
-            if (
-                follower is not None
-                and follower.more is None
-                and follower.deadline - now > 2 * follower.group.usual
-                and follower.flow.limit is None
-                and follower.group.limit is None
-            ):
+            follower = self.ordering.take_common(now) if seats.taken <= seats.limit else None
+            if follower is not None:
+                self.quick = True
                 self._hand_over(entry, follower, value, now)
                 return follower
             self._give_seat(entry)
@@ -440,7 +433,6 @@ class DispatchCore(Answers):
         self.deadlines.remove(entry)
         self.admission.left(flow, now)
         self.settled.append(entry)
-        self.ordering.take(follower)
         follower.move(IN_FLIGHT)
         follower.started = now
         follower.attempts = 1

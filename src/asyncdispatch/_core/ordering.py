@@ -237,6 +237,45 @@ class Ordering:
         else:
             self._rekey(band)
 
+    def take_common(self, now: int) -> Entry | None:
+        """`pick` and `take` in one, if what is next is a common call with time enough; else None, taking nothing."""
+        keys = self._keys
+        if len(keys) == 1:
+            best, band = keys[0], self._bands[0]
+        elif keys:
+            best = min(keys)
+            band = self._bands[keys.index(best)]
+        else:
+            return None
+        if best >= NEVER:
+            return None
+        queues, group = band.queues, band.group
+        alone = len(queues) == 1
+        queue = queues[0] if alone else queues[band.tags.index(min(band.tags))]
+        fifo = queue.fifo
+        if queue.older.heap or not fifo:
+            return None
+        entry = fifo[0]
+        if (
+            entry.at is not queue
+            or entry.more is not None
+            or entry.deadline - now <= 2 * group.usual
+            or queue.flow.limit is not None
+            or group.limit is not None
+        ):
+            return None
+        if not alone or queue.live == 1 or fifo[1].at is not queue:
+            self.take(entry)
+            return entry
+        # Alone in its band, a flow has nobody to take turns with: its tag may stand still.
+        fifo.popleft()
+        entry.at = None
+        queue.live -= 1
+        self.ready -= 1
+        band.heads[0] = rank = fifo[0].rank
+        keys[band.slot] = rank + band.offset
+        return entry
+
     # -- what may start -----------------------------------------------------------------------------------------
 
     def refresh(self, queue: FlowQueue, blocked: bool) -> None:

@@ -20,10 +20,11 @@ TAG_UNIT = 1 << 40
 class TotalSeats:
     """Seats for all calls together. `taken` may exceed `limit` after a cut: then nothing starts until it does not."""
 
-    __slots__ = ("_cut_at", "_growth", "_policy", "limit", "taken")
+    __slots__ = ("_cut_at", "_growth", "_policy", "adaptive", "limit", "taken")
 
     def __init__(self, limit: AdaptiveLimit | int) -> None:
         self._policy = limit if isinstance(limit, AdaptiveLimit) else None
+        self.adaptive = self._policy is not None
         self.limit = limit.initial if isinstance(limit, AdaptiveLimit) else limit
         self.taken = 0
         self._growth = 0

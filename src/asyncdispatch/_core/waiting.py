@@ -71,6 +71,7 @@ class Waiting(Endings):
 
     def _backoff_over(self, entry: Entry, now: int) -> None:
         """Its time has come; what else it may need is a place among the few of its scope, or a retry of the budget."""
+        self.calm = False  # a retry may be taken from the budget now
         more = entry.rare()
         more.until = 0
         if more.later is not None:
