@@ -81,6 +81,18 @@ async def test_act_three_loses_and_doubles_nothing(seed, monkeypatch) -> None:
     assert result.recreated >= 3
     assert result.count.retried
     assert fullest[0] <= 11
+    # What the dispatcher counts is what its observer and the server's audit list tell.
+    assert (result.count.merged, result.count.joined) == (
+        result.statistics.merged_total,
+        result.statistics.joined_total,
+    )
+
+
+@pytest.mark.parametrize(("pods", "nodes"), [(1, 1), (2, 3)])
+async def test_the_smallest(pods, nodes) -> None:
+    """One Pod on one node, through all of it."""
+    result = await played(3, Settings(pods=pods, nodes=nodes))
+    assert (result.placed, result.count.lost, result.count.doubled) == (pods, (), ())
 
 
 async def test_an_act_that_hangs_ends_and_says_what_is_not_placed() -> None:

@@ -80,8 +80,8 @@ async def play(act: Act, settings: Settings, watch: Watch) -> Result:
     ledger = Ledger()
     async with EmbeddedAPIServer(latency=settings.latency, seed=settings.seed) as server:
         trouble = Trouble(server, settings) if act.trouble else None
-        late = trouble.urgent if trouble else 0
-        populate(server, pods - late, settings.nodes, ready=settings.nodes // 2 if trouble else settings.nodes)
+        ready = settings.nodes // 2 if trouble else settings.nodes
+        populate(server, pods, settings.nodes, ready=ready, late=trouble.urgent if trouble else 0)
         scheduler, statistics = await _schedule(act, settings, server, ledger, trouble, lambda n: watch(n, pods), pods)
         await _until_quiet(server)
         began = server.audit[0].time

@@ -35,14 +35,14 @@ class Settings:
     limit: float = 40.0
 
 
-def populate(server: EmbeddedAPIServer, pods: int, nodes: int, *, ready: int) -> None:
-    """Nodes, of which the first `ready` are ready, and Pods that wait."""
+def populate(server: EmbeddedAPIServer, pods: int, nodes: int, *, ready: int, late: int = 0) -> None:
+    """Nodes with room for all Pods, of which the first `ready` are ready; and the Pods, but for the `late` ones."""
     server.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": URGENT}}
     server.create({**head, "value": 1_000_000})
     for number in range(nodes):
         server.put(_node(f"node-{number:02}", math.ceil(pods * SLACK / nodes), ready=number < ready))
-    for number in range(pods):
+    for number in range(pods - late):
         server.create(_pod(f"pod-{number:04}"))
 
 
