@@ -23,7 +23,7 @@ from asyncdispatch.outcomes import Failed, Succeeded
 from asyncdispatch.testing import EmbeddedAPIServer
 from tests.cases.support import ETCD, UNSCHEDULABLE, Json, Log, condition, config_map, new_pod, now
 
-EXAMPLES = max(10, settings.get_profile("ci").max_examples // 4)
+EXAMPLES = max(10, settings().max_examples // 4)
 GIVE_UP = 5.0
 SLACK = 1e-4
 """Virtual time has ticks of a microsecond, and a timer may be one late."""

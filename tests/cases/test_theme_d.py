@@ -160,7 +160,7 @@ async def test_d7_closed_door_is_not_knocked_at_all_the_time(server, cluster, fl
     server.latency = 0.01
 
     def closed(record):
-        return len(server.objects.of("Finish")) < 22
+        return len(server.objects.of("Finish")) < 13
 
     server.fail(status=429, message="cap reached", times=None, path="*/migrations", when=closed)
 
@@ -178,10 +178,10 @@ async def test_d7_closed_door_is_not_knocked_at_all_the_time(server, cluster, fl
                     custom("Migration", n), plural="migrations", flow=flow, retry=policy, call_type="migrate"
                 )
             )
-            for n in range(150)
+            for n in range(80)
         ]
         await asyncio.sleep(10)
-        for number in range(25):
+        for number in range(15):
             began, tried = now(), len(log.order)
             handle = dispatcher.submit(cluster.create(custom("Finish", number), plural="finishes", call_type="finish"))
             await handle
@@ -194,7 +194,7 @@ async def test_d7_closed_door_is_not_knocked_at_all_the_time(server, cluster, fl
         for handle in waiting:
             attempts.append((await handle.outcome()).attempts)
     assert max(attempts) <= 10  # in a minute or two
-    assert len(sent(server, path="/finishes")) == 25
+    assert len(sent(server, path="/finishes")) == 15
 
 
 def plain(fn, name: str, **fields):

@@ -126,7 +126,7 @@ async def test_k3_names_that_come_and_go(fn):
 
     Right: namespaces leave nothing behind, and names of call types and flows that should be few stay under a cap.
     """
-    rounds = 6_000 if fn is fine else 2_000
+    rounds = 3_000 if fn is fine else 1_000
     memory = IdempotencyPolicy(ttl=60, max_keys=1_000)
     config = DispatcherConfig(idempotency=memory, retry_budget=RetryBudget(ratio=1))
     policy = RetryPolicy(classify=later_by_namespace)
@@ -147,7 +147,7 @@ async def test_k3_names_that_come_and_go(fn):
                     )
                 )
             )
-            if len(waiting) == 500:
+            if len(waiting) == 250:
                 for handle in waiting:
                     assert isinstance(await handle.outcome(), Succeeded)
                     dispatcher.forget(handle.call.target, "its namespace is gone")
@@ -169,8 +169,9 @@ async def test_k3_names_that_come_and_go(fn):
         assert len(dispatcher._core.groups) <= 1_000
 
 
-async def test_k3_names_that_are_all_in_use():
+async def test_k3_names_that_are_all_in_use(monkeypatch):
     """Beyond the cap, live names share one: nothing is refused for it, and nothing is mixed up."""
+    monkeypatch.setattr("asyncdispatch._core.executions.MAX_NAMES", 512)
     gate = asyncio.Event()
 
     async def gated(attempt):
@@ -180,18 +181,18 @@ async def test_k3_names_that_are_all_in_use():
     async with Dispatcher() as dispatcher:
         handles = [
             dispatcher.submit(bare(f"type{n}", f"flow{n}", f"p{n}", "ns", gated, effect=Effect.READ))
-            for n in range(4_200)
+            for n in range(1_000)
         ]
-        assert sizes_of(dispatcher)["flows"] <= 4_097
-        assert sizes_of(dispatcher)["call types"] <= 4_097
+        assert sizes_of(dispatcher)["flows"] <= 513
+        assert sizes_of(dispatcher)["call types"] <= 513
         gate.set()
-        assert [await handle for handle in handles] == [f"p{n}" for n in range(4_200)]
+        assert [await handle for handle in handles] == [f"p{n}" for n in range(1_000)]
         statistics = dispatcher.statistics()
         assert (statistics.depth, statistics.in_flight, statistics.waiting_by_flow) == (0, 0, {})
         # Once they are idle, the names are let go, and new ones stand for themselves again.
-        for number in range(3_000):
+        for number in range(500):
             await dispatcher.run(bare("late type", f"late{number}", "p", "ns", gated, effect=Effect.READ))
-        assert "late2999" in dispatcher._core.flows
+        assert "late499" in dispatcher._core.flows
 
 
 @pytest.mark.parametrize("how", ["slow server", "rate"])
