@@ -157,6 +157,8 @@ class Driver:
                 self.history.add(events.Settled(step=self.step, at=self.now, ticket=handle.ticket, outcome=outcome))
         core.settled.clear()
         for entry in core.stops:
+            if entry.ticket not in self.flying and entry.ticket not in self.reconciling:
+                continue  # asked for what was due, in the step that reports its end
             self.stopping[entry.ticket] = entry
             self.history.add(events.Stopping(step=self.step, at=self.now, ticket=entry.ticket))
         core.stops.clear()

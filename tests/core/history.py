@@ -77,7 +77,6 @@ class Execution:
     since: int | None = None  # in flight since
     attempts: int = 0
     reconciling: bool = False
-    stopping: int | None = None  # asked to stop since
     doubt: bool = False  # a sent write may have been applied, and nothing has settled it since (law L10)
     unsettled_create: bool = False  # it must be reconciled before it is sent again
     changed: bool = False  # merged, rebased or decided again: what it sends is nobody's own call
@@ -122,6 +121,8 @@ class History:
         self.flying: dict[int, Execution] = {}
         self.waiting: dict[int, Handle] = {}  # those without an outcome
         self.closed = False
+        self.looked = 0
+        self.late_report = 0  # the last step in which an attempt ended after a stall
         self.until = NO_LIMIT
         self.last_write: dict[str, int] = defaultdict(int)
         self.successes: dict[int, int] = {}  # the step in which an execution succeeded
@@ -207,7 +208,7 @@ class History:
             ]  # fmt: skip
             require(not older, "L8", f"{what}, an ordered read, started before the writes {older}")
         self._check_rate(at)
-        execution.since, execution.reconciling, execution.stopping = at, event.reconcile, None
+        execution.since, execution.reconciling = at, event.reconcile
         execution.attempts += not event.reconcile
         self.flying[event.ticket] = execution
 
@@ -237,6 +238,8 @@ class History:
     def _on_ended(self, event: events.Ended) -> None:
         execution = self.executions[event.ticket]
         require(execution.since is not None, "L1", f"call {event.ticket} ended, but did not fly")
+        if event.at > self.looked:
+            self.late_report = event.step
         how, create = event.how, execution.call.effect is Effect.CREATE
         if not event.goes_on:
             execution.since = None
@@ -255,7 +258,9 @@ class History:
             self.successes[event.ticket] = event.step
 
     def _on_stopping(self, event: events.Stopping) -> None:
-        self.executions[event.ticket].stopping = event.at
+        require(
+            self.executions[event.ticket].since is not None, "L11", f"call {event.ticket} is stopped, but not flying"
+        )
 
     def _on_changed(self, event: events.Changed) -> None:
         execution = self.executions[event.ticket]
@@ -271,7 +276,7 @@ class History:
         if isinstance(outcome, Succeeded):
             self._check_success(handle, outcome, event)
         else:
-            self._check_ambiguity(handle, outcome, event.at)
+            self._check_ambiguity(handle, outcome, event.step)
         if isinstance(outcome, (Overwritten, Skipped)):
             self._check_by(handle, outcome, event)
         if isinstance(outcome, Shed):
@@ -307,13 +312,13 @@ class History:
                 require(other.outcome.value is outcome.value, "L8", f"{what} and {other.ticket} got other values")
                 require(other.settled_at == event.at, "L8", f"{what} and {other.ticket} succeeded at other times")
 
-    def _check_ambiguity(self, handle: Handle, outcome: AnyOutcome, at: int) -> None:
+    def _check_ambiguity(self, handle: Handle, outcome: AnyOutcome, step: int) -> None:
         """Law L10: ambiguous if a sent attempt was maybe applied and nothing settled it since."""
         execution = handle.lead
-        given_up = execution.stopping is not None and at >= execution.stopping + self.give_up
-        if given_up or outcome.late_success is not None:
-            return
-        expected = execution.doubt or (execution.since is not None and execution.write and outcome.ambiguous)
+        if outcome.late_success is not None or step == self.late_report:
+            return  # after a stall, what was due is told before the report of the same step
+        on_wire = execution.since is not None and execution.write and not execution.reconciling
+        expected = execution.doubt or on_wire
         require(outcome.ambiguous == expected, "L10", f"call {handle.ticket} says ambiguous={outcome.ambiguous}")
 
     def _check_by(self, handle: Handle, outcome: Overwritten[Any] | Skipped[Any], event: events.Settled) -> None:
@@ -380,6 +385,7 @@ class History:
 
     def _on_looked(self, event: events.Looked) -> None:
         """Law L1: outcomes come within 0.1 s of a limit, in flight within the time given to stop."""
+        self.looked = event.at
         for handle in self.waiting.values():
             late = handle.deadline + SLACK if handle.overdue is None else handle.deadline
             if event.at < min(late, NO_LIMIT if handle.context is None else handle.context.limit):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any, TypeVar
@@ -123,6 +122,32 @@ class Operations:
     def submit(self, random: Random) -> None:
         try:
             self.driver.submit(self._call(random))
+        except RefusedError:
+            pass
+
+    def join(self, random: Random) -> None:
+        """A call equal to one that lives: by its key, or a read of the same version."""
+        live = [handle.lead for handle in self.driver.handles.values() if not handle.done()]
+        live += list(self.driver.stopping.values())
+        joinable = [entry.call for entry in live if entry.call.idempotency_key is not None or entry.call.effect is READ]
+        if not joinable:
+            return
+        pick = random.choice
+        call = pick(joinable)
+        fields: dict[str, Any] = {
+            "timeout": pick((None, 0.5, 5.0)),
+            "priority": pick((0, 1_000_000)),
+            "not_before": pick((None, None, 0.3)),
+            "context": None,
+            "awaits_prerequisites": False,
+            "prerequisite": None,
+            "depends_on": (),
+        }
+        contexts = list(self.driver.contexts.values())
+        if contexts and random.random() < 0.5:
+            fields |= {"context": pick(contexts), "awaits_prerequisites": pick((False, True))}
+        try:
+            self.driver.submit(replace(call, **fields))
         except RefusedError:
             pass
 
@@ -262,11 +287,23 @@ class Operations:
         self.driver.drain(random.choice((0.5, 5.0)))
 
 
-WEIGHTS: Sequence[tuple[str, int]] = (
-    *(("submit", 35), ("start", 20), ("succeed", 9), ("fail", 12), ("stop", 4), ("reconcile", 6), ("cancel", 3)),
-    *(("cancel_flow", 1), ("advance", 9), ("stall", 2), ("begin", 4), ("change_context", 4), ("observe", 3)),
-    ("forget", 2),
-)
+WEIGHTS = {
+    "submit": 30,
+    "join": 6,
+    "start": 20,
+    "succeed": 9,
+    "fail": 12,
+    "stop": 5,
+    "reconcile": 6,
+    "cancel": 4,
+    "cancel_flow": 1,
+    "advance": 9,
+    "stall": 2,
+    "begin": 4,
+    "change_context": 4,
+    "observe": 3,
+    "forget": 2,
+}
 
 
 def play(seed: int, steps: int = 150, *, check: bool = False) -> Driver:
@@ -274,7 +311,7 @@ def play(seed: int, steps: int = 150, *, check: bool = False) -> Driver:
     random = Random(seed)
     driver = Driver(draw_config(random), check=check)
     operations = Operations(driver)
-    names, weights = [name for name, _ in WEIGHTS], [weight for _, weight in WEIGHTS]
+    names, weights = list(WEIGHTS), list(WEIGHTS.values())
     for _ in range(steps):
         getattr(operations, random.choices(names, weights)[0])(random)
     driver.finish()

@@ -37,6 +37,11 @@ class CoreMachine(RuleBasedStateMachine):
         self.operations.submit(random)
         self.operations.submit(random)
 
+    @precondition(lambda self: self.driver.handles)
+    @rule(random=RANDOM)
+    def join(self, random: Random) -> None:
+        self.operations.join(random)
+
     @rule(random=RANDOM)
     def start(self, random: Random) -> None:
         self.operations.start(random)

@@ -149,6 +149,8 @@ class Answers(Knowing):
         if isinstance(answer, Applied):
             self.succeed(entry, answer.value, now)
             return
+        learned = isinstance(answer, (Refused, Again))  # by a read that the server has answered
+        self._answered(entry, more, VerdictKind.RECONCILE if learned else VerdictKind.RETRY, now)
         error = more.error or RuntimeError("reconciled without an error")
         if isinstance(answer, Refused):
             more.doubt = False

@@ -161,8 +161,7 @@ class Endings(Executions):
         else:
             entry.rare().handles = others
             # Who leaves others behind in flight does not wait for the answer: what was sent may yet be applied.
-            sent = entry.phase.flying and entry.call.effect is not READ
-            self._tell(handle, now, kind, args, going_on=True, sent=sent)
+            self._tell(handle, now, kind, args, going_on=True, sent=self._on_wire(entry))
             if entry.phase in MOVABLE:
                 self.place(entry, now)
 
@@ -174,12 +173,18 @@ class Endings(Executions):
         handle.rare().leaving = (kind, args)
         self.deadlines.remove(handle)
 
-    def _tell_leavers(self, entry: Entry, more: More, now: int) -> None:
+    @staticmethod
+    def _on_wire(entry: Entry) -> bool:
+        """True if a write of it has no answer yet; a reconcile sends nothing (law L10)."""
+        reconciling = entry.more is not None and entry.more.reconciling
+        return entry.phase.flying and entry.call.effect is not READ and not reconciling
+
+    def _tell_leavers(self, entry: Entry, more: More, now: int, *, sent: bool = False) -> None:
         """The attempt has ended: now those who wanted to leave it know what became of it (law L11)."""
         self.timers.void(more)
         leavers, more.leavers = more.leavers, []
         for handle in leavers:
-            self._tell(handle, now, *leaving(handle), going_on=handle is entry)
+            self._tell(handle, now, *leaving(handle), going_on=handle is entry, sent=sent)
 
     def _expire_handles(self, entry: Entry, horizon: int, now: int) -> bool:
         """Expire the handles of a waiting execution that end by `horizon`. True if that changed where it waits."""
@@ -205,9 +210,7 @@ class Endings(Executions):
 
     def give_up(self, entry: Entry, now: int) -> None:
         """The attempt does not end although it was asked to: its callers have waited long enough (laws L11, L19)."""
-        more = entry.rare()
-        more.doubt = more.doubt or entry.call.effect is not READ
-        self._tell_leavers(entry, more, now)
+        self._tell_leavers(entry, entry.rare(), now, sent=self._on_wire(entry))
         self._after(now)
 
     def cancel(self, handle: Entry, reason: str, now: int) -> bool:

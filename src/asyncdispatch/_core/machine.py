@@ -311,7 +311,7 @@ class DispatchCore(Answers):
         self._spread_rank(lead)
         if lead.phase in (DELAYED, REQUIREMENTS):
             self.place(lead, now)
-        elif self.handle_limit(handle) <= max(more.until, more.ready_at if not self.may_start(handle, now) else 0):
+        elif self.handle_limit(handle) <= more.until:  # law L20: the next attempt comes too late for it
             self._depart(handle, now, Expired, lead.phase.value)
         self._after(now)
         return handle
@@ -550,6 +550,8 @@ class DispatchCore(Answers):
         """Accept nothing more and cancel everything; what flies is told when its attempt has ended."""
         self.closed = reason
         for handle in self.handles():
+            if handle.done() or (handle.more is not None and handle.more.leaving is not None):
+                continue  # the end of another has ended it
             if self.handle_limit(handle) <= now:
                 phase = handle.lead.phase
                 self._depart(handle, now, Expired, "in_flight" if phase.flying else phase.value)

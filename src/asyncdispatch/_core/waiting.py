@@ -51,6 +51,8 @@ class Waiting(Endings):
         entry.move(BACKOFF)
         more = entry.rare()
         more.until = until
+        if more.later is not None and more.later is not later:
+            self._leave_later(entry, more.later, now)
         more.later = later
         if later is not None:
             later.members[entry.ticket] = entry
