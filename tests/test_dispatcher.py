@@ -160,6 +160,18 @@ async def test_run_waits_for_room():
         assert now() == pytest.approx(4.2, abs=0.1)
 
 
+async def test_who_looks_for_room_in_vain_keeps_the_place():
+    """Its timer wakes the first one before there is room: it does not fall behind the second."""
+    async with running(capacity=1, reserve=0.0) as dispatcher:
+        dispatcher.submit(call(after(1.2), "blocker"))
+        first = asyncio.create_task(dispatcher.run(call(after(5.0), "a")))
+        await asyncio.sleep(0.5)
+        second = asyncio.create_task(dispatcher.run(call(after(5.0), "b")))
+        await first
+        assert now() == pytest.approx(6.2)
+        await second
+
+
 async def test_run_that_finds_no_room_in_time_expires():
     async with running(capacity=1, reserve=0.0) as dispatcher:
         blocker = dispatcher.submit(call(after(10.0)))

@@ -331,7 +331,7 @@ class Program:
         if isinstance(outcome, Failed) and not outcome.ambiguous:
             assert outcome.cause is outcome.error
         before, until = (len([v for v in own if test(v.began)]) for test in (at.__gt__, at.__ge__))
-        assert before <= outcome.attempts <= until, "every entry is counted"
+        assert before <= outcome.attempts <= until, f"every entry of call {handle.ticket} is counted"
 
 
 class Watching:

@@ -344,3 +344,41 @@ async def test_calls_that_never_suspend_let_others_run():
         await handles[-1]
         task.cancel()
     assert 9 <= len(beats) <= 30
+
+
+async def test_a_worker_gives_way_between_two_calls_not_inside_one():
+    """Who runs then finds no call that is in flight but was not entered: cancelling it would be too late."""
+    entered: set[int] = set()
+    between: list[int] = []
+
+    async def execute(attempt: Attempt) -> None:
+        entered.add(attempt.ticket)
+
+    async def look() -> None:
+        while True:
+            await asyncio.sleep(0)
+            flying = [handle for handle in handles if handle.state is CallState.IN_FLIGHT]
+            between.extend(handle.ticket for handle in flying if handle.ticket not in entered)
+
+    async with running(max_in_flight=1) as dispatcher:
+        handles = [dispatcher.submit(call(execute, f"p{i}")) for i in range(300)]
+        task = asyncio.create_task(look())
+        await handles[-1]
+        task.cancel()
+    assert between == []
+
+
+@pytest.mark.parametrize("when", range(1, 8))
+async def test_a_worker_cancelled_between_two_calls_loses_none(when: int):
+    """From outside, at any of its turns: the calls are done by its successor."""
+    async with running(max_in_flight=1) as dispatcher:
+        handles = [dispatcher.submit(call(name=f"p{i}")) for i in range(300)]
+        await turns(when)
+        for task in asyncio.all_tasks():
+            if task.get_name().startswith("asyncdispatch-worker"):
+                task.cancel()
+        await turns()
+        handles.append(dispatcher.submit(call(name="next")))
+        outcomes = await asyncio.gather(*(handle.outcome() for handle in handles))
+        assert all(isinstance(outcome, Succeeded) for outcome in outcomes)
+        assert now() == 0.0

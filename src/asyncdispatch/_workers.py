@@ -198,16 +198,18 @@ class WorkerPool:
             if self._closing and entry is None:
                 return  # it may have swallowed the cancellation that was for us
             if entry is None:
+                if streak >= YIELD_EVERY:  # between two calls: nothing that is decided waits meanwhile
+                    streak = 0
+                    yield
                 entry = core.next(now_of())
                 if entry is None:
                     yield from self._park(worker).__await__()
                     entry = core.next(now_of())
                     streak = 0
                     continue
+                if core.settled or core.stops:
+                    dispatcher._flush()
             streak += 1
-            if streak >= YIELD_EVERY:
-                streak = 0
-                yield
             if self._parked:
                 self.kick()
             if entry.more is not None and entry.more.reconciling:
@@ -254,7 +256,7 @@ class WorkerPool:
             if worker.cause is not None or worker.task.cancelling():
                 self._uncancel(worker)
             self._leave(worker, entry)
-            if dispatcher._on_attempted or self._closing:
+            if dispatcher._on_attempted or self._closing or streak >= YIELD_EVERY:
                 core.succeed(entry, value, now_of())
                 dispatcher._observe("attempted", entry, attempt.number, None)
                 entry = None
