@@ -228,7 +228,12 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Answer of `reconcile`: nothing could be found out. The class itself is accepted as well."""
+    """Answer of `reconcile`: nothing could be found out. The class itself is accepted as well.
+
+    `maybe_applied`: a request of this call that an earlier `Again` took for not applied may have been, after all.
+    """
+
+    maybe_applied: bool = field(default=False, compare=False)
 
 
 Reconciled = Applied[T] | Again[T] | Refused | Unknown | type[Unknown]

@@ -65,7 +65,7 @@ class Create(KubernetesCall[Json]):
             found = await self._find(path, attempt, self._key)
             if found is not None:
                 return Applied(found)
-        return Unknown() if doubtful else Again(self)
+        return Unknown(maybe_applied=True) if doubtful else Again(self)
 
     def settled_by(self, found: Json | None, doubtful: bool) -> Reconciled[Json]:
         """What became of a create by name, by what holds the name now (None: nothing).
@@ -81,7 +81,7 @@ class Create(KubernetesCall[Json]):
         if self._key is not None and is_marked(found, self._key):
             return Applied(found)
         if self._key is None and doubtful:
-            return Unknown()
+            return Unknown(maybe_applied=True)
         return Refused(ApiError(409, "AlreadyExists", f"{self.target} already exists, and is not of this call"))
 
     def apply(self, obj: Json | None) -> Json | None:
