@@ -316,7 +316,7 @@ class APICall(Generic[T]):
     hooks: ClassVar[frozenset[str]] = frozenset()
     """Which of the optional hooks this class defines; kept by `__init_subclass__`."""
     common: ClassVar[bool] = True
-    """True if this class gives no class-wide value to a field that binds a call to others; kept likewise."""
+    """True if this class has no optional hook and no class-wide value of a field that binds its calls; kept likewise."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -327,7 +327,8 @@ class APICall(Generic[T]):
             # @dataclass takes a plain class attribute for a default only if it is annotated.
             annotations[name] = APICall.__annotations__[name]
         cls.__annotations__ = annotations
-        cls.common = not (_BINDING & {name for base in cls.__mro__[:-1] for name in vars(base) if base is not APICall})
+        given = {name for base in cls.__mro__ if base is not APICall for name in vars(base)}
+        cls.common = not cls.hooks and not given & _BINDING
 
     async def execute(self, attempt: Attempt) -> T:
         """Do it. Runs on the event loop, may be called again after an error; cancelled at its time-out."""

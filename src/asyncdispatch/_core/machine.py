@@ -27,7 +27,6 @@ from asyncdispatch._core.states import (
     QUEUED,
     READ,
     REQUIREMENTS,
-    SUCCEEDED,
     TICKET_MASK,
     Entry,
     place_of,
@@ -71,7 +70,7 @@ class DispatchCore(Answers):
             self.tick(now)
         if self.closed is not None:
             raise DispatcherClosed(self.closed)
-        if self.common_path and COMMON.issuperset(call.__dict__) and not call.hooks:
+        if COMMON.issuperset(call.__dict__) and call.common and self.common_path and self.rate is None:
             entry = self._submit_common(call, now)
             if entry is not None:
                 return entry
@@ -96,9 +95,9 @@ class DispatchCore(Answers):
 
         Most calls are of this kind. The property tests hold this equal to the long way, decision by decision.
         """
-        ref = call.target
-        lane, table = ref.lane, self.lanes.table
-        flow, group, admission = self.flows.get(call.flow), self.groups.get(call.call_type), self.admission
+        ref, table, admission = call.target, self.lanes.table, self.admission
+        lane = ref.lane
+        flow, group = self.flows.get(call.flow), self.groups.get(call.call_type)
         if (
             lane in table
             or flow is None
@@ -107,9 +106,7 @@ class DispatchCore(Answers):
             or flow.max_queued is not None
             or admission.depth >= admission.ordinary
             or call.effect is READ
-            or self.rate is not None
             or lane[-1] == "*"
-            or not type(call).common
         ):
             return None
         self._tickets = ticket = self._tickets + 1
@@ -117,8 +114,7 @@ class DispatchCore(Answers):
         deadline = self._since + (self._timeout if timeout is None else nanoseconds(timeout))
         level = self._level_of_zero if priority == 0 else self.level_of(priority)
         place = now << PLACE_SHIFT | (ticket & TICKET_MASK)
-        entry = self._new_entry(call, ticket, place, level, deadline, flow, group)
-        table[lane] = entry
+        table[lane] = entry = self._new_entry(call, ticket, place, level, deadline, flow, group)
         flow.accepted += 1
         group.waiting += 1
         admission.depth = depth = admission.depth + 1
@@ -126,7 +122,8 @@ class DispatchCore(Answers):
             admission.aim()
         self.deadlines.add(entry)
         entry.move(QUEUED)
-        self.ordering.push(entry, bool(self.breakers.table) and self.breakers.blocks(flow.name, group.name))
+        blocked = bool(self.breakers.table) and self.breakers.blocks(flow.name, group.name)
+        self.ordering.push(entry, blocked)
         return entry
 
     def _accept(self, call: APICall[Any], epoch: Epoch | None, hashed: int | None, now: int) -> Entry:
@@ -409,47 +406,35 @@ class DispatchCore(Answers):
             group, seats = entry.group, self.seats
             if seats.adaptive and seats.taken >= seats.limit:
                 seats.succeeded()
-            usual = group.usual
-            group.usual = usual + ((now - entry.started - usual) >> 3)
+            group.usual += (now - entry.started - group.usual) >> 3
             follower = self.ordering.take_common(now) if seats.taken <= seats.limit else None
-            if follower is not None:
-                self.quick = True
-                self._hand_over(entry, follower, value, now)
-                return follower
-            self._give_seat(entry)
+            if follower is None:
+                self._give_seat(entry)
+                self._succeed_common(entry, value, now)
+                return self.next(now)
+            self.quick = True
+            flow = entry.flow
+            flow.in_flight -= 1
+            group.in_flight -= 1
+            group.waiting += 1
             self._succeed_common(entry, value, now)
-            return self.next(now)
+            follower.move(IN_FLIGHT)
+            follower.started = now
+            follower.attempts = 1
+            follower.flow.in_flight += 1
+            group = follower.group
+            group.in_flight += 1
+            group.waiting -= 1
+            call = follower.call
+            if call.sheddable:
+                self.admission.sheddables.remove(follower)
+            lane = self.lanes.table.get(call.target.lane)
+            if lane is not follower and isinstance(lane, Lane):
+                lane.leave_line(follower)
+                lane.flying = follower
+            return follower
         self.succeed(entry, value, now)
         return self.next(now)
-
-    def _hand_over(self, entry: Entry, follower: Entry, value: Any, now: int) -> None:
-        """`entry` has succeeded, `follower` starts in its seat; nothing else depends on either."""
-        flow, group, lanes = entry.flow, entry.group, self.lanes.table
-        del lanes[entry.call.target.lane]
-        self.objects.ended += 1
-        entry.move(SUCCEEDED)
-        entry.value = value
-        entry.ended = now
-        self.deadlines.remove(entry)
-        self.admission.left(flow, now)
-        self.settled.append(entry)
-        follower.move(IN_FLIGHT)
-        follower.started = now
-        follower.attempts = 1
-        follower.group.waiting -= 1
-        if follower.flow is not flow:
-            flow.in_flight -= 1
-            follower.flow.in_flight += 1
-        if follower.group is not group:
-            group.in_flight -= 1
-            follower.group.in_flight += 1
-        call = follower.call
-        if call.sheddable:
-            self.admission.sheddables.remove(follower)
-        lane = lanes.get(call.target.lane)
-        if lane is not follower and isinstance(lane, Lane):
-            lane.leave_line(follower)
-            lane.flying = follower
 
     def can_start(self, clock: Callable[[], int]) -> bool:
         """True if some call may start now: no use to wake anybody otherwise."""
