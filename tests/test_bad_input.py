@@ -27,7 +27,7 @@ from asyncdispatch import (
     Succeeded,
     VerdictKind,
 )
-from tests.shell import after, at_once, call, node, pod, running, turns
+from tests.shell import after, at_once, call, node, pod, running, shown, turns
 
 NOT_A_NAME: tuple[Any, ...] = ("", 3, b"x", ["x"])
 NOT_A_FLAG: tuple[Any, ...] = (None, 0, 1, "yes", [])
@@ -57,11 +57,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "scope": ([], {}, Unhashable()),
     "retry": (3, RetryPolicy, at_once),
 }
-CASES = [
-    pytest.param(name, value, id=f"{name}={value!r:.30}".replace(" ", "_"))
-    for name, values in WRONG.items()
-    for value in values
-]
+CASES = [pytest.param(name, value, id=f"{name}={shown(value)}") for name, values in WRONG.items() for value in values]
 
 
 def test_every_field_of_a_call_has_wrong_values_to_refuse():
@@ -87,8 +83,8 @@ async def test_a_wrong_value_of_a_field_is_refused_by_name(name: str, value: Any
             await _give(dispatcher, way, dataclasses.replace(call(), **{name: value}))
         assert caught.value.field == name
         assert caught.value.remedy
-        shown = value if name not in ("idempotency_key", "scope") else type(value)
-        assert f"{name}={shown!r}" in str(caught.value)
+        told = value if name not in ("idempotency_key", "scope") else type(value)
+        assert f"{name}={told!r}" in str(caught.value)
         statistics = dispatcher.statistics()
         assert (statistics.depth, statistics.accepted, len(dispatcher._core.lanes.table)) == (0, 0, 0)
 

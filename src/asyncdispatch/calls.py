@@ -316,7 +316,7 @@ class APICall(Generic[T]):
     hooks: ClassVar[frozenset[str]] = frozenset()
     """Which of the optional hooks this class defines; kept by `__init_subclass__`."""
     common: ClassVar[bool] = True
-    """True if this class has no optional hook and no class-wide value of a field that binds its calls; kept likewise."""
+    """True if this class has no optional hook, and gives no class-wide value to a field that binds; kept likewise."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
