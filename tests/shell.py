@@ -125,6 +125,12 @@ async def turns(count: int = 10) -> None:
         await asyncio.sleep(0)
 
 
+def shown(value: Any) -> str:
+    """For the name of a test: no address, no space."""
+    text = getattr(value, "__name__", None) or repr(value)
+    return (type(value).__name__ if " at 0x" in text else text).replace(" ", "_")[:40]
+
+
 def now() -> float:
     """Seconds since the test began."""
     return asyncio.get_running_loop().time() - START

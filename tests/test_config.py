@@ -21,6 +21,7 @@ from asyncdispatch import (
     RetryBudget,
     RetryPolicy,
 )
+from tests.shell import shown
 
 NOT_COUNTS: tuple[Any, ...] = (0, -1, 1.5, "3", True, None, math.nan)
 NOT_SECONDS: tuple[Any, ...] = (0, -0.1, math.nan, math.inf, -math.inf, "3", True, None, 1j)
@@ -90,7 +91,7 @@ WRONG: dict[type, dict[str, tuple[Any, ...]]] = {
 }
 
 CASES = [
-    pytest.param(kind, name, value, id=f"{kind.__name__}.{name}={value!r:.40}")
+    pytest.param(kind, name, value, id=f"{kind.__name__}.{name}={shown(value)}")
     for kind, table in WRONG.items()
     for name, values in table.items()
     for value in values
