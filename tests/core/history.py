@@ -284,7 +284,7 @@ class History:
             require(execution.since is None, "L4", f"{what} was shed in flight")
             require(handle.call.prerequisite is None, "L4", f"{what} was shed, but is a prerequisite")
         if isinstance(outcome, Expired):
-            early = event.at < handle.limit and not self._hopeless(outcome.where)
+            early = event.at < handle.limit and not self._hopeless(handle, outcome.where, event.at)
             require(not early, "L5", f"{what} expired too early ({outcome.where})")
         if self.last_write[execution.lane] == execution.ticket and execution.accepted == event.step:
             self.last_write[execution.lane] = execution.before  # told at once: it never was a write
@@ -298,9 +298,14 @@ class History:
         if handle.call.prerequisite is not None and context is not None and context.ended is None:
             context.states[handle.call.prerequisite] = isinstance(outcome, Succeeded)
 
-    def _hopeless(self, where: str) -> bool:
-        """Law L20: its earliest start may be after its deadline, so that it expires at once."""
-        return where in ("delayed", "backoff") or (where == "queued" and self.config.rate is not None)
+    def _hopeless(self, handle: Handle, where: str, at: int) -> bool:
+        """Law L20: its earliest start may be after its deadline, so that it expires at once.
+
+        Case K5: at its turn, with next to nothing of its time left, it leaves its seat to another.
+        """
+        waited, remaining = at - handle.lead.handles[0].at, handle.limit - at
+        in_vain = self.config.rate is not None or remaining * 16 < waited
+        return where in ("delayed", "backoff") or (where == "queued" and in_vain)
 
     def _check_success(self, handle: Handle, outcome: Succeeded[Any], event: events.Settled) -> None:
         """Laws L8, L11: one value for all, and none for a context that has ended."""

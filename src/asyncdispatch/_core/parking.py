@@ -124,7 +124,8 @@ class Breakers:
             return None
         breaker = self.table.get((flow, call_type))
         if breaker is None:
-            self._make_room()
+            if not self._make_room():
+                return None
             breaker = self.table[flow, call_type] = Breaker()
         breaker.failures += 1
         if breaker.open_until or (breaker.failures < self._policy.failures and not breaker.half_open):
@@ -138,10 +139,14 @@ class Breakers:
         """The server has answered well. The breaker, if that has closed it."""
         return self.table.pop((flow, call_type), None)
 
-    def _make_room(self) -> None:
+    def _make_room(self) -> bool:
+        """True if there is room for one more. Only one that blocks nobody is dropped for it."""
         if len(self.table) >= MAX_BREAKERS:
             idle = next((key for key, breaker in self.table.items() if not breaker.blocks), None)
-            del self.table[idle if idle is not None else next(iter(self.table))]
+            if idle is None:
+                return False
+            del self.table[idle]
+        return True
 
 
 class Hold:

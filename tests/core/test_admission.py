@@ -1,0 +1,252 @@
+"""Law L4: capacity, quotas, the reserve, shedding, and what Backpressure and pressure say."""
+
+from typing import Any
+
+import pytest
+
+from asyncdispatch._core.admission import Pressure
+from asyncdispatch._core.states import Entry
+from asyncdispatch.config import DispatcherConfig, FlowQuota, RateLimit
+from asyncdispatch.errors import Backpressure
+from asyncdispatch.outcomes import Expired, Shed
+from tests.core.driver import LEVELS, PERMANENT, READ, RETRY, Driver, Patch, pod
+
+
+def small(**fields: Any) -> Driver:
+    return Driver(DispatcherConfig(**{"capacity": 10, "reserve": 0.2, "max_in_flight": 1, **fields}))
+
+
+def fill(driver: Driver, count: int, **fields: Any) -> list[Entry]:
+    done = len(driver.handles)
+    return [driver.submit(target=pod(f"p{done + number}"), **fields) for number in range(count)]
+
+
+def refused(driver: Driver, **fields: Any) -> Backpressure:
+    with pytest.raises(Backpressure) as full:
+        driver.submit(target=pod("one too many"), **fields)
+    return full.value
+
+
+def test_capacity_counts_handles_without_an_outcome() -> None:
+    """L4: ready, delayed, in backoff and in flight alike; the end of one makes room for one."""
+    driver = small(reserve=0.0)
+    first = fill(driver, 8)[0]
+    fill(driver, 2, not_before=50.0)
+    driver.start()
+    full = refused(driver)
+    assert (full.scope, full.depth, full.capacity) == ("total", 10, 10)
+    driver.fail(first, RETRY, delay=50.0)
+    refused(driver)
+    driver.cancel(first)
+    fill(driver, 1)
+    refused(driver)
+    driver.finish()
+
+
+def test_the_reserve_is_for_prerequisites() -> None:
+    """L4: ordinary calls get the capacity less the reserve."""
+    driver = small()
+    context = driver.begin(requires=("r",))
+    fill(driver, 8)
+    assert refused(driver).capacity == 8
+    fill(driver, 2, context=context, prerequisite="r")
+    assert refused(driver, context=context, prerequisite="r").capacity == 10
+    driver.finish()
+
+
+def test_a_flow_has_its_own_quota() -> None:
+    """L4: `max_queued` of its handles without an outcome; others are not touched."""
+    driver = small(flows={"a": FlowQuota(max_queued=2)})
+    fill(driver, 2, flow="a")
+    full = refused(driver, flow="a")
+    assert (full.scope, full.depth, full.capacity) == ("flow", 2, 2)
+    fill(driver, 1, flow="b")
+    driver.finish()
+
+
+def test_one_object_holds_so_many_waiting_calls() -> None:
+    """L4: `lane_capacity` of them, what flies aside; merges are taken all the same."""
+    driver = small(lane_capacity=2, capacity=100)
+    driver.submit()
+    driver.start()
+    driver.submit()
+    driver.submit(effect=READ)
+    with pytest.raises(Backpressure) as full:
+        driver.submit()
+    assert (full.value.scope, full.value.depth, full.value.capacity) == ("object", 2, 2)
+    fill(driver, 1)
+    driver.finish()
+
+
+def test_joins_and_merges_are_accepted_when_full() -> None:
+    """L4: they add no execution."""
+    driver = small(capacity=1, reserve=0.0, lane_capacity=1)
+    first = driver.submit(Patch(idempotency_key="k"))
+    assert driver.submit(Patch(idempotency_key="k")).lead is first
+    driver.finish()
+    driver = small(capacity=1, reserve=0.0, lane_capacity=1)
+    merged = [driver.submit(Patch(fields=(str(number),))) for number in range(5)]
+    assert [handle.done() for handle in merged] == [True] * 4 + [False]
+    driver.finish()
+
+
+@pytest.mark.parametrize("settled", [0, 5, 50])
+def test_retry_after_follows_the_drain_rate(settled: int) -> None:
+    """The faster calls end, the sooner there is room: at least 0.05 s, at most 30 s, 1 s while nothing is known."""
+    driver = small(capacity=100, reserve=0.0)
+    for _ in range(2 * settled):
+        (entry,) = fill(driver, 1)
+        assert driver.start() is entry
+        driver.succeed(entry)
+        driver.advance(1.0 / settled)
+    fill(driver, 100)
+    after = refused(driver).retry_after
+    if settled == 0:
+        assert after == 1.0
+    else:
+        assert 0.05 <= after <= 30.0
+        # One place, and a tenth of the capacity for all who ask meanwhile.
+        assert after == pytest.approx(11 / settled, rel=0.4)
+    driver.finish()
+
+
+# -- shedding ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_less_urgent_sheddable_call_makes_room() -> None:
+    """L4: the least urgent first, of it the newest; its handle says for whom."""
+    driver = small(reserve=0.0)
+    low = fill(driver, 2, priority=LEVELS["low"], sheddable=True)
+    lowest = fill(driver, 2, priority=LEVELS["lowest"], sheddable=True)
+    fill(driver, 6, priority=LEVELS["lowest"])
+    urgent = [driver.submit(target=pod(f"u{i}"), priority=LEVELS["high"]) for i in range(4)]
+    order = [ticket for ticket, outcome in driver.outcomes.items() if isinstance(outcome, Shed)]
+    assert order == [lowest[1].ticket, lowest[0].ticket, low[1].ticket, low[0].ticket]
+    assert str(urgent[0].ticket) in driver.outcome(lowest[1], Shed).reason
+    assert refused(driver, priority=LEVELS["high"]).scope == "total"
+    driver.finish()
+
+
+def test_nobody_is_shed_for_an_equal_or_less_urgent_call() -> None:
+    """L4: only for a more urgent one."""
+    driver = small(reserve=0.0)
+    fill(driver, 10, priority=LEVELS["default"], sheddable=True)
+    refused(driver, priority=LEVELS["default"])
+    refused(driver, priority=LEVELS["low"])
+    assert not driver.outcomes
+    driver.finish()
+
+
+def test_what_cannot_meet_its_deadline_any_more_is_shed_first() -> None:
+    """L4: before less urgent ones of the same level that still can."""
+    driver = small(reserve=0.0)
+    for entry in fill(driver, 5):  # five a second
+        assert driver.start() is entry
+        driver.succeed(entry)
+        driver.advance(0.2)
+    driver.advance(0.3)
+    late = fill(driver, 1, priority=LEVELS["low"], sheddable=True, timeout=0.5)[0]
+    fill(driver, 9, priority=LEVELS["low"], sheddable=True)
+    fill(driver, 1, priority=LEVELS["high"])
+    driver.outcome(late, Shed)
+    driver.finish()
+
+
+def test_what_flies_was_joined_or_is_a_prerequisite_is_not_shed() -> None:
+    """L4: somebody else waits for it."""
+    driver = small(capacity=4, reserve=0.25)
+    context = driver.begin(pod("ctx"), requires=("r",))
+    low = {"priority": LEVELS["low"], "sheddable": True}
+    fill(driver, 1, **low)
+    driver.start()
+    driver.submit(idempotency_key="k", **low)
+    driver.submit(idempotency_key="k", **low)
+    fill(driver, 1, context=context, prerequisite="r", **low)
+    refused(driver, priority=LEVELS["high"])
+    driver.finish()
+
+
+def test_a_sheddable_call_that_came_back_can_be_shed_again() -> None:
+    """L4: between two attempts it waits."""
+    driver = small(capacity=1, reserve=0.0)
+    low = driver.submit(priority=LEVELS["low"], sheddable=True)
+    driver.start()
+    refused(driver, priority=LEVELS["high"])
+    driver.fail(low, RETRY, delay=5.0)
+    fill(driver, 1, priority=LEVELS["high"])
+    driver.outcome(low, Shed)
+    driver.finish()
+
+
+def test_a_full_flow_sheds_from_itself() -> None:
+    """L4: another flow's call would not make room in it."""
+    driver = small(flows={"a": FlowQuota(max_queued=2)})
+    other = driver.submit(target=pod("other"), flow="b", priority=LEVELS["lowest"], sheddable=True)
+    mine = driver.submit(target=pod("mine"), flow="a", priority=LEVELS["low"], sheddable=True)
+    fill(driver, 1, flow="a")
+    fill(driver, 1, flow="a", priority=LEVELS["high"])
+    driver.outcome(mine, Shed)
+    assert not other.done()
+    driver.finish()
+
+
+# -- pressure ---------------------------------------------------------------------------------------------------------
+
+
+def test_pressure_has_hysteresis() -> None:
+    """HIGH above 80 %, until it falls below 60 %; FULL at the top, until it falls to 90 %; the reserve aside."""
+    driver = Driver(DispatcherConfig(capacity=125, reserve=0.2, max_in_flight=1))  # a hundred for ordinary calls
+    handles: list[Entry] = []
+    levels = {}
+    up = [(80, "ok"), (81, "high"), (99, "high"), (100, "full")]
+    down = [(91, "full"), (90, "high"), (60, "high"), (59, "ok")]
+    for depth, expected in [*up, *down, (80, "ok"), (81, "high")]:
+        if depth > len(handles):
+            handles += fill(driver, depth - len(handles))
+        while len(handles) > depth:
+            driver.cancel(handles.pop())
+        levels[depth] = expected
+        assert driver.core.admission.pressure is Pressure(expected), depth
+    driver.finish()
+
+
+def test_case_d3_deadlines_shorter_than_the_queue() -> None:
+    """Case D3: what the rate can't serve in time expires, queued, by second 10.1, and costs no token."""
+    driver = Driver(DispatcherConfig(capacity=500, reserve=0.0, rate=RateLimit(10.0, 1)), check=False)
+    handles = fill(driver, 500, timeout=10.0)
+    assert driver.core.admission.pressure is Pressure.FULL
+    for _ in range(101):
+        for entry in driver.start_all():
+            driver.succeed(entry)
+        driver.advance(0.1)
+    assert len(driver.outcomes) == 500
+    expired = [handle for handle in handles if isinstance(driver.outcomes[handle.ticket], Expired)]
+    assert {driver.outcome(handle, Expired).where for handle in expired} == {"queued"}
+    assert 99 <= 500 - len(expired) <= 101
+    assert len(driver.history.starts) == 500 - len(expired)
+    driver.finish()
+
+
+def test_case_k5_offered_ten_times_the_throughput() -> None:
+    """Case K5: every accepted call succeeds or expires, queued; the counts add up; pressure says FULL."""
+    driver = Driver(DispatcherConfig(capacity=100, reserve=0.0, max_in_flight=1), check=False)
+    turned_away = 0
+    seen = set()
+    for number in range(600):
+        try:
+            driver.submit(target=pod(f"p{number}"), timeout=8.0)
+        except Backpressure:
+            turned_away += 1
+        if number % 10 == 0:
+            for entry in list(driver.flying.values()):
+                driver.succeed(entry)
+            driver.start()
+        driver.advance(0.01)
+        seen.add(driver.core.admission.pressure)
+    driver.advance(10.0)
+    for entry in list(driver.flying.values()):
+        driver.fail(entry, PERMANENT)
+    assert Pressure.FULL in seen
+    assert turned_away + len(driver.outcomes) == 600
+    assert driver.core.admission.pressure is Pressure.OK
+    driver.finish()
