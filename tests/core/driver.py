@@ -278,7 +278,9 @@ class Driver:
         self._leave(entry)
         how = {Applied: "applied", Again: "again", Refused: "refused", Unknown: "unknown"}.get(type(found), "unknown")
         self.core.reconciled(entry, found, Verdict(refusal), ns(delay), self.now)
-        self._ended(stamp, entry, how, value=found.value if isinstance(found, Applied) else None)
+        value = found.value if isinstance(found, Applied) else None
+        maybe_applied = isinstance(found, Unknown) and found.maybe_applied
+        self._ended(stamp, entry, how, value=value, maybe_applied=maybe_applied)
 
     def fail_reconcile(
         self,

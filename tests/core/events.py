@@ -55,6 +55,7 @@ class Ended(Event):
     verdict: Verdict | None = None
     sent: bool = True
     value: Any = None
+    maybe_applied: bool = False  # what an Unknown says of an earlier request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

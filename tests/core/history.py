@@ -247,7 +247,7 @@ class History:
         sent = how == "failed" and event.verdict is not None and event.verdict.maybe_applied
         sent = sent or (how == "stopped" and event.sent and not execution.reconciling)
         execution.reconciling = event.goes_on
-        if execution.write and sent:
+        if execution.write and (sent or event.maybe_applied):
             execution.doubt = True
             execution.unsettled_create = execution.unsettled_create or create
         if how in ("succeeded", "applied", "again", "refused"):

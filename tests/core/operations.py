@@ -203,9 +203,8 @@ class Operations:
         entry = pick(entries)
         how = pick(("answer", "answer", "answer", "fail", "stop"))
         if how == "answer":
-            found = pick(
-                (Applied(self._value(random, entry)), self._again(random, entry), Refused(ValueError("no")), Unknown)
-            )
+            applied, refused = Applied(self._value(random, entry)), Refused(ValueError("no"))
+            found = pick((applied, self._again(random, entry), refused, Unknown, Unknown(True)))
             self.driver.reconcile(entry, found, refusal=pick((GONE, PERMANENT)), delay=pick((0.0, 0.1)))
         elif how == "fail":
             self.driver.fail_reconcile(entry, pick(list(VerdictKind)), **self._failure(random))

@@ -269,3 +269,19 @@ def test_seat_and_lane_are_kept_while_it_is_reconciled() -> None:
     driver.reconcile(entry, Applied(None))
     assert driver.start() is not None
     driver.finish()
+
+
+@pytest.mark.parametrize(("unknown", "ambiguous"), [(Unknown, False), (Unknown(), False), (Unknown(True), True)])
+def test_unknown_may_take_back_an_earlier_again(unknown: object, ambiguous: bool) -> None:
+    """L10: what an earlier read took for not applied may have been, after all: `Unknown(maybe_applied=True)`."""
+    driver = Driver()
+    entry = driver.submit(effect=CREATE)
+    driver.start()
+    assert driver.fail(entry, RETRY, maybe=True)
+    driver.reconcile(entry, Again(entry.call), delay=0.1)
+    driver.advance(0.1)
+    assert driver.start() is entry
+    assert driver.fail(entry, RECONCILE)
+    driver.reconcile(entry, unknown)
+    assert driver.outcome(entry, Failed).ambiguous == ambiguous
+    driver.finish()

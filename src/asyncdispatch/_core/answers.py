@@ -24,6 +24,7 @@ from asyncdispatch.calls import (
     APICall,
     Applied,
     Refused,
+    Unknown,
     Verdict,
     VerdictKind,
 )
@@ -170,7 +171,7 @@ class Answers(Knowing):
                 next_step = VerdictKind.PERMANENT
             self._land(entry, more, Failure(error, verdict, delay), next_step, now)
         else:
-            more.doubt = more.doubt or getattr(answer, "maybe_applied", False)
+            more.doubt = more.doubt or (isinstance(answer, Unknown) and answer.maybe_applied)
             self._unknown(entry, more, error, delay, now)
 
     def _unknown(self, entry: Entry, more: More, error: BaseException, delay: int, now: int) -> None:
