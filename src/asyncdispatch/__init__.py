@@ -1,5 +1,6 @@
 """Asynchronous API calls for Kubernetes schedulers, scheduler plugins and controllers on asyncio."""
 
+from asyncdispatch._contexts import Contexts
 from asyncdispatch._core.admission import Pressure
 from asyncdispatch._core.states import CallState
 from asyncdispatch.calls import (
@@ -29,7 +30,7 @@ from asyncdispatch.config import (
     RetryPolicy,
 )
 from asyncdispatch.contexts import SchedulingContext
-from asyncdispatch.dispatcher import Contexts, Dispatcher
+from asyncdispatch.dispatcher import Dispatcher
 from asyncdispatch.errors import (
     AmbiguousOutcome,
     AsyncDisabled,

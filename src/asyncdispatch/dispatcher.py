@@ -14,21 +14,23 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import anyio
+
+from asyncdispatch._closing import Closing
+from asyncdispatch._contexts import Contexts
 from asyncdispatch._core.admission import Pressure
 from asyncdispatch._core.executions import nanoseconds
 from asyncdispatch._core.machine import DispatchCore
-from asyncdispatch._core.overlay import integer_version
 from asyncdispatch._core.states import FAILED, NEVER, READ, SECOND, SUCCEEDED, TERMINAL, Entry
 from asyncdispatch._delays import Delays
 from asyncdispatch._observing import Observing
 from asyncdispatch._workers import WorkerPool, extra_of
-from asyncdispatch.calls import APICall, ObjectRef, validate_call, version_of
+from asyncdispatch.calls import APICall, ObjectRef, validate_call
 from asyncdispatch.completions import Completions, CompletionStream
-from asyncdispatch.config import DispatcherConfig, check_seconds
-from asyncdispatch.contexts import SchedulingContext
+from asyncdispatch.config import DispatcherConfig
 from asyncdispatch.errors import (
     AsyncDisabled,
     Backpressure,
@@ -59,69 +61,7 @@ ASYNC = Mode.ASYNC
 OBSERVER_METHODS = ("accepted", "started", "attempted", "retried", "settled", "mode_changed")
 
 
-class Contexts:
-    """`dispatcher.contexts`: begins scheduling contexts and carries out what they ask. Event loop only."""
-
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
-
-    def begin(
-        self,
-        obj: Any,
-        *,
-        parent: SchedulingContext | None = None,
-        valid_until: float | None = None,
-        requires: Iterable[str] = (),
-    ) -> SchedulingContext:
-        """A new context for `obj` (a JSON dict, a client model or an ObjectRef); the object's older one ends.
-
-        `valid_until`, in seconds of the loop's clock, ends it by itself, as does the end of `parent`. `requires` names
-        what must be confirmed before calls with `awaits_prerequisites` start. Raises `StaleContext` if the parent has
-        ended or another object has the name by now, `ConfigurationError` for a wrong value.
-        """
-        if isinstance(requires, str) or not isinstance(requires, Iterable):
-            raise ConfigurationError("requires", requires, "must be a tuple of names")
-        names = tuple(requires)
-        if not all(isinstance(name, str) and name for name in names):
-            raise ConfigurationError("requires", names, "must be a tuple of names")
-        if parent is not None and not isinstance(parent, SchedulingContext):
-            raise ConfigurationError("parent", parent, "must be a SchedulingContext or None")
-        if valid_until is not None:
-            check_seconds("valid_until", valid_until)
-        core, now = self._dispatcher._step()
-        version = None if isinstance(obj, ObjectRef) else integer_version(version_of(obj))
-        context = core.begin(self, ObjectRef.of(obj), version, parent, valid_until, names, now)
-        self._dispatcher._flush()
-        return context
-
-    def extend(self, context: SchedulingContext, valid_until: float) -> None:
-        check_seconds("valid_until", valid_until)
-        core, now = self._dispatcher._step()
-        try:
-            core.extend(context, valid_until, now)
-        finally:
-            self._dispatcher._flush()
-
-    def end(self, context: SchedulingContext, reason: str) -> None:
-        core, now = self._dispatcher._step()
-        core.end(context, reason, now)
-        self._dispatcher._flush()
-
-    def confirm(self, context: SchedulingContext, name: str) -> None:
-        self._require(context, name, True)
-
-    def fail(self, context: SchedulingContext, name: str, error: BaseException) -> None:
-        if not isinstance(error, BaseException):
-            raise ConfigurationError("error", error, "must be an exception")
-        self._require(context, name, error)
-
-    def _require(self, context: SchedulingContext, name: str, state: BaseException | bool) -> None:
-        core, now = self._dispatcher._step()
-        core.require(context, name, state, now)
-        self._dispatcher._flush()
-
-
-class Dispatcher(Observing):
+class Dispatcher(Closing, Observing):
     """Takes API calls off the scheduling loop. Use it as `async with Dispatcher(config) as dispatcher`.
 
     Leaving the block drains within `drain_timeout`; an exception inside closes at once instead. `observers` implement
@@ -166,6 +106,7 @@ class Dispatcher(Observing):
         self._timer: asyncio.TimerHandle | None = None
         self._armed_at = NEVER
         self._closer: asyncio.Task[DrainReport] | None = None
+        self._hurried = False  # somebody has no time to drain
         self._watched: list[CallHandle[Any]] | None = None
         self._hooks: dict[str, list[Callable[..., Any]]] = {
             name: [getattr(observer, name) for observer in observers if hasattr(observer, name)]
@@ -196,111 +137,6 @@ class Dispatcher(Observing):
             await self.drain()
         else:
             await self.aclose(f"left by {kind.__name__}")
-
-    async def drain(self, timeout: float | None = None) -> DrainReport:
-        """Accept nothing more and let what is there finish or expire within `timeout` seconds; then close. Final.
-
-        Cancelling it closes at once, waits until every attempt has ended or was given up, and is then re-raised.
-        """
-        return await self._end("drained", timeout, drain=True)
-
-    async def aclose(self, reason: str = "closed", timeout: float | None = None) -> DrainReport:
-        """Accept nothing more and cancel everything. Waits for attempts in flight, `timeout` seconds at most."""
-        return await self._end(reason, timeout, drain=False)
-
-    async def _end(self, reason: str, timeout: float | None, *, drain: bool) -> DrainReport:
-        if timeout is not None:
-            check_seconds("timeout", timeout, zero=True)
-        self._check_thread()
-        if self._closer is None:
-            seconds = self.config.drain_timeout if timeout is None else timeout
-            self._closer = self._loop.create_task(self._close(reason, seconds, drain), name="asyncdispatch-closer")
-        elif not drain:
-            self._hurry.set()
-        cancelled: asyncio.CancelledError | None = None
-        while not self._closer.done():
-            try:
-                await asyncio.shield(self._closer)
-            except asyncio.CancelledError as error:
-                if self._closer.cancelled():
-                    raise
-                cancelled = error  # we leave nothing behind: close at once, then be cancelled
-                self._hurry.set()
-        if cancelled is not None:
-            raise cancelled
-        return self._closer.result()
-
-    @property
-    def _hurry(self) -> asyncio.Event:
-        if not hasattr(self, "_hurry_event"):
-            self._hurry_event = asyncio.Event()
-        return self._hurry_event
-
-    async def _close(self, reason: str, seconds: float, drain: bool) -> DrainReport:
-        """One budget for all of it: drain, then stop what is left, then wait for it (rule R16)."""
-        began = self._now()
-        until = began + nanoseconds(seconds)
-        before = dict(self._outcomes)
-        self._watched = []
-        self._state = "draining for good" if drain else f"closed: {reason}"
-        core = self._core
-        if drain:
-            core.drain(until, began)
-            self._flush()
-            await self._until_idle(until)
-        core.close(reason, self._now())
-        self._state = f"closed: {reason}"
-        self._flush()
-        self._fail_inbox()
-        self._made_room()
-        grace = max(until, self._now() + nanoseconds(self.config.give_up) if drain else until)
-        await self._until_landed(grace)
-        running = tuple(repr(worker.attempt) for worker in self._pool.flying.values())
-        self._pool.shut_down()
-        tasks = self._pool.tasks
-        if tasks:
-            await asyncio.wait(tasks, timeout=0 if running else None)
-        now = self._now()
-        for entry in core.executions():
-            if entry.phase.flying:
-                core.give_up(entry, now)
-        self._flush()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._completions.close()
-        self._mode_event.set()
-        watched, self._watched = self._watched, None
-        finished = self._outcomes[SUCCEEDED] - before[SUCCEEDED]
-        return _report(reason, (now - began) / SECOND, finished, watched, running)
-
-    async def _until_idle(self, until: int) -> None:
-        while self._core.admission.depth + self._core.admission.joined and not self._hurry.is_set():
-            if not await self._idle_or(until):
-                return
-
-    async def _until_landed(self, until: int) -> None:
-        while self._pool.flying and self._now() < until:
-            if not await self._idle_or(until, hurry=False):
-                return
-
-    async def _idle_or(self, until: int, *, hurry: bool = True) -> bool:
-        """Wait for something to end. False once `until` has come, or somebody is in a hurry."""
-        remaining = (until - self._now()) / SECOND
-        if remaining <= 0:
-            return False
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._idle_waiters.append(future)
-        waits: set[asyncio.Future[Any]] = {future}
-        hurried = self._loop.create_task(self._hurry.wait()) if hurry else None
-        if hurried is not None:
-            waits.add(hurried)
-        try:
-            await asyncio.wait(waits, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            if hurried is not None:
-                hurried.cancel()
-            self._idle_waiters = [other for other in self._idle_waiters if other is not future]
-        return not (hurry and self._hurry.is_set())
 
     # -- submitting ---------------------------------------------------------------------------------------------
 
@@ -388,10 +224,8 @@ class Dispatcher(Observing):
             remaining = (deadline - self._now()) / SECOND
             if remaining <= 0:
                 raise AsyncDisabled("still draining when the call's time was over")
-            try:
-                await asyncio.wait_for(self._mode_event.wait(), remaining)
-            except TimeoutError:
-                pass
+            with anyio.move_on_after(remaining):
+                await self._mode_event.wait()
 
     async def _wait_for_room(
         self, call: APICall[Any], full: Backpressure, arrival: int, since: int, deadline: int
@@ -515,7 +349,7 @@ class Dispatcher(Observing):
             self._set_mode(Mode.DRAINING, reason)
             until = self._now() + nanoseconds(self.config.drain_timeout)
             while self._core.admission.depth and self._now() < until and self._mode is Mode.DRAINING:
-                if not await self._idle_or(until, hurry=False):
+                if not await self._idle_or(until):
                     break
             if self._mode is not Mode.DRAINING:
                 return  # somebody else has switched meanwhile
@@ -594,7 +428,7 @@ class Dispatcher(Observing):
         self._wake_idle()
 
     def _wake_idle(self) -> None:
-        for future in self._idle_waiters:
+        for future in list(self._idle_waiters):
             _wake(future)
 
     def _settle(self, handle: CallHandle[Any]) -> None:
@@ -734,17 +568,3 @@ def _hand_over(future: concurrent.futures.Future[Any], handle: CallHandle[Any]) 
         future.set_exception(error)
     else:
         future.set_result(value)
-
-
-def _report(
-    reason: str, seconds: float, finished: int, watched: list[CallHandle[Any]], running: tuple[str, ...]
-) -> DrainReport:
-    return DrainReport(
-        reason=reason,
-        seconds=seconds,
-        finished=finished,
-        may_exist=tuple(h for h in watched if h.settled is not None and h.settled.ambiguous),
-        never_started=tuple(h for h in watched if h.settled is not None and not h.settled.attempts),
-        not_deleted=tuple(h for h in watched if getattr(h.call, "deletes", False)),
-        still_running=running,
-    )
