@@ -175,7 +175,7 @@ async def test_who_looks_for_room_in_vain_keeps_the_place():
 async def test_run_that_finds_no_room_in_time_expires():
     async with running(capacity=1, reserve=0.0) as dispatcher:
         blocker = dispatcher.submit(call(after(10.0)))
-        with pytest.raises(DeadlineExpired, match="found no room in time") as caught:
+        with pytest.raises(DeadlineExpired, match="waited for room until its time was over") as caught:
             await dispatcher.run(call(name="q", timeout=3.0))
         assert just_after(3.0)
         assert isinstance(caught.value.outcome, Expired)

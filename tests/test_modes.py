@@ -11,6 +11,7 @@ from asyncdispatch import (
     CallFailed,
     CallState,
     Cancelled,
+    DeadlineExpired,
     DispatcherClosed,
     DispatchError,
     Expired,
@@ -247,3 +248,15 @@ async def test_a_switch_is_logged_with_its_reason(caplog: pytest.LogCaptureFixtu
     (record,) = caplog.records
     assert record.getMessage() == "mode async -> draining: error rate 7 %"
     assert (record.__dict__["mode"], record.__dict__["reason"]) == ("draining", "error rate 7 %")
+
+
+@pytest.mark.parametrize("way", ["dispatch", "run"])
+async def test_who_waits_for_the_mode_for_longer_than_the_call_has_time_is_told_so(way: str):
+    """Nothing was accepted, and the caller learns it when the call's time is over: not before, not never."""
+    async with running() as dispatcher:
+        await dispatcher.switch(Mode.DRAINING, "test")
+        with pytest.raises(DeadlineExpired, match="until its time was over") as caught:
+            await getattr(dispatcher, way)(call(timeout=3.0))
+        assert caught.value.outcome.elapsed_seconds == 3.0
+        assert dispatcher.statistics().accepted == 0
+        await dispatcher.switch(Mode.ASYNC, "back")

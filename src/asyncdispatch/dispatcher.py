@@ -179,12 +179,13 @@ class Dispatcher(Closing, Observing):
     async def dispatch(self, call: APICall[T]) -> CallHandle[T]:
         """As `submit` in mode ASYNC; in SYNC it returns once the outcome is there; in DRAINING it waits for either.
 
-        Raises what `submit` raises, but for `AsyncDisabled`. Cancelling it while it waits in SYNC cancels the call.
+        Raises what `submit` raises, but `DeadlineExpired` instead of `AsyncDisabled` if it drains for longer than the
+        call has time. Cancelling it while it waits in SYNC cancels the call.
         """
         if self._mode is Mode.DRAINING:
             self._check_loop()
             _check_call(call)
-            await self._mode_settled(self._deadline(call))
+            await self._mode_settled(call, self._now(), self._deadline(call))
         handle = self._submit(call, None)
         if self._mode is Mode.SYNC:
             try:
@@ -203,7 +204,7 @@ class Dispatcher(Closing, Observing):
         self._arrivals = arrival = self._arrivals + 1
         while True:
             if self._mode is Mode.DRAINING:
-                await self._mode_settled(deadline)
+                await self._mode_settled(call, since, deadline)
             try:
                 handle = self._submit(call, since)
                 break
@@ -219,22 +220,26 @@ class Dispatcher(Closing, Observing):
         timeout = getattr(call, "timeout", None)
         return self._now() + nanoseconds(self.config.timeout if timeout is None else timeout)
 
-    async def _mode_settled(self, deadline: int) -> None:
+    async def _mode_settled(self, call: APICall[Any], since: int, deadline: int) -> None:
         while self._mode is Mode.DRAINING and not self._state:
             remaining = (deadline - self._now()) / SECOND
             if remaining <= 0:
-                raise AsyncDisabled("still draining when the call's time was over")
+                raise self._too_late(call, "waited for the mode to settle", since)
             with anyio.move_on_after(remaining):
                 await self._mode_event.wait()
+
+    def _too_late(self, call: APICall[Any], what: str, since: int) -> DeadlineExpired:
+        """Its time was over before it could be accepted."""
+        elapsed = (self._now() - since) / SECOND
+        outcome: Expired[Any] = Expired("queued", queued_seconds=elapsed, elapsed_seconds=elapsed)
+        return DeadlineExpired(f"{call.call_type} of {call.target} {what} until its time was over", outcome)
 
     async def _wait_for_room(
         self, call: APICall[Any], full: Backpressure, arrival: int, since: int, deadline: int
     ) -> None:
         now = self._now()
         if now >= deadline:
-            elapsed = (now - since) / SECOND
-            outcome: Expired[Any] = Expired("queued", queued_seconds=elapsed, elapsed_seconds=elapsed)
-            raise DeadlineExpired(f"{call.call_type} of {call.target} found no room in time", outcome) from full
+            raise self._too_late(call, "waited for room", since) from full
         future: asyncio.Future[None] = self._loop.create_future()
         place = (arrival, future)
         bisect.insort(self._room, place)

@@ -110,7 +110,9 @@ def take_statistics(
 ) -> DispatcherStatistics:
     names = core.config.levels.names
     states: dict[str, int] = {}
-    by_level, by_flow, by_type = {}, {}, {}  # type: dict[str, int], dict[str, int], dict[str, int]
+    by_level: dict[str, int] = {}
+    by_flow: dict[str, int] = {}
+    by_type: dict[str, int] = {}
     oldest = now
     for entry in core.executions():
         if entry.phase.flying:
@@ -147,8 +149,7 @@ def take_statistics(
         unobserved=core.objects.count,
         open_breakers=tuple(key for key, breaker in core.breakers.table.items() if breaker.blocks),
         retry_budget=core.budget.available,
-        unauthenticated_since=min((hold.since for hold in core.holds.values()), default=None)
-        and (min(hold.since for hold in core.holds.values()) / SECOND),
+        unauthenticated_since=min((hold.since / SECOND for hold in core.holds.values()), default=None),
         contexts=len(core.epochs.table),
         observer_errors=totals.observer_errors,
         blocked=totals.blocked,

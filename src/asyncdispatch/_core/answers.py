@@ -338,7 +338,7 @@ class Answers(Knowing):
     def _come_back(self, entry: Entry, more: More, now: int) -> None:
         """A write goes back into its line; its seat is given back, its place is kept (law L12)."""
         more.flown += max(0, now - entry.started)
-        entry.started = 0
+        entry.started = -1
         if entry.call.sheddable:
             self._offer(entry)
         if entry.call.effect is READ:

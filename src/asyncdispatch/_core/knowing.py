@@ -45,9 +45,11 @@ class Knowing(Waiting):
 
     def see(self, lane: str, uid: str | None, version: int | None, now: int) -> None:
         """An object was seen with a uid and version: calls for another one of its name are GONE (laws L2, L8)."""
+        before = self.objects.uid_of(lane)
         if not self.objects.meet(lane, uid, version):
             return
-        self.memory.forget_object(lane)
+        if before is not None:
+            self.memory.forget_object(lane)
         for entry in self.lanes.entries(lane):
             ref = entry.call.target
             if ref.uid in (None, uid) or entry.call.effect is CREATE or entry.phase.flying:

@@ -93,7 +93,7 @@ class Objects:
         return version < known.version
 
     def meet(self, lane: str, uid: str | None, version: int | None) -> bool:
-        """Take note of an object as seen. True if that shows that the one known before is gone (another uid)."""
+        """Take note of an object as seen. True if its uid is not the one known before (or none was)."""
         if uid is None or self.outdated(lane, uid, version):
             return False
         known = self.table.get(lane)
@@ -102,9 +102,10 @@ class Objects:
         replaced = known.uid is not None and known.uid != uid
         if replaced:
             self._drop_writes(known, [write for write in known.writes if write.call.target.uid not in (None, uid)])
+        changed = known.uid != uid
         known.uid = uid
         known.version = version if replaced or known.version is None else max(version or 0, known.version)
-        return replaced
+        return changed
 
     def forget(self, lane: str, uid: str | None) -> None:
         """The object is gone. With a uid only that one: a newer object of the name stays known."""

@@ -161,7 +161,7 @@ class Entry:
         "owner",  # the shell's; the core never looks at it
         "phase",
         "rank",
-        "started",  # ns; of the attempt in flight, else 0
+        "started",  # ns; of the attempt in flight, else -1
         "ticket",
         "value",  # the value of a success, else the outcome
         "waiter",  # the shell's
@@ -189,7 +189,7 @@ class Entry:
         self.phase = ACCEPTED
         self.at: FlowQueue | Older | None = None
         self.attempts = 0
-        self.started = 0
+        self.started = -1
         self.ended = 0
         self.value: Any = None
         self.more: More | None = None
@@ -243,7 +243,7 @@ class Entry:
         """What every outcome tells of the way that led to it."""
         lead, since = self.lead, self.accepted >> PLACE_SHIFT
         flown = 0 if lead.more is None else lead.more.flown
-        if lead.attempts and lead.started:
+        if lead.started >= 0:
             flown += max(0, ended - max(lead.started, since))
         elapsed = ended - since
         return {
