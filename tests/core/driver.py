@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from asyncdispatch._core.invariants import check_invariants
 from asyncdispatch._core.machine import DispatchCore, Failure
@@ -66,12 +66,15 @@ def answer(name: str = "p", uid: str = "u1", version: int | None = None) -> dict
     return {"metadata": meta}
 
 
-@dataclass(frozen=True, kw_only=True)
 class Call(APICall[Any]):
-    """A call with no hook."""
+    """A call with no hook, which stores only the fields that it is given: the core's short ways are for such."""
 
-    call_type: str = "write"
-    target: ObjectRef = pod()
+    call_type = "write"
+    target = pod()
+
+    if TYPE_CHECKING:  # the fields that are class attributes need not be given
+
+        def __init__(self, **fields: Any) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,9 +114,13 @@ class Owner:
 class Driver:
     """A core, its virtual time, what it has in flight, and the history of it all."""
 
-    def __init__(self, config: DispatcherConfig | None = None, *, now: int = START, check: bool = True) -> None:
+    def __init__(
+        self, config: DispatcherConfig | None = None, *, now: int = START, check: bool = True, short: bool = True
+    ) -> None:
+        """`short=False`: the core does without the short ways that it has for common calls."""
         self.config = config or DispatcherConfig()
         self.core = DispatchCore(self.config)
+        self.short = self.core.common_path = short
         self.now = now
         self.check = check
         self.step = 0
@@ -205,6 +212,11 @@ class Driver:
         """The next execution to start, now in flight."""
         stamp = self._begin()
         entry = self.core.next(self.now)
+        self._started(stamp, entry)
+        self._end()
+        return entry
+
+    def _started(self, stamp: dict[str, Any], entry: Entry | None) -> None:
         if entry is not None:
             reconcile = entry.more is not None and entry.more.reconciling
             (self.reconciling if reconcile else self.flying)[entry.ticket] = entry
@@ -215,8 +227,6 @@ class Driver:
                     **stamp, ticket=entry.ticket, reconcile=reconcile, sent=sent, seats=self.core.seats.limit
                 )
             )
-        self._end()
-        return entry
 
     def start_all(self) -> list[Entry]:
         """Start what may start."""
@@ -241,6 +251,21 @@ class Driver:
         self._leave(entry)
         self.core.succeed(entry, value, self.now)
         self._ended(stamp, entry, "succeeded", value=value)
+
+    def turn(self, entry: Entry, value: Any = None) -> Entry | None:
+        """The attempt has succeeded, and its worker goes on: what starts next, in one step."""
+        stamp = self._begin()
+        self._leave(entry)
+        if self.short:
+            following = self.core.turn(entry, value, self.now)
+        else:
+            self.core.succeed(entry, value, self.now)
+            following = self.core.next(self.now)
+        self.history.add(events.Ended(**stamp, ticket=entry.ticket, how="succeeded", value=value))
+        self._empty()
+        self._started(stamp, following)
+        self._end()
+        return following
 
     def fail(
         self,

@@ -171,6 +171,11 @@ class Operations:
         if entry is not None:
             self.driver.succeed(entry, self._value(random, entry))
 
+    def turn(self, random: Random) -> None:
+        entry = self._flying(random)
+        if entry is not None:
+            self.driver.turn(entry, random.choice((None, 7, self._value(random, entry))))
+
     def fail(self, random: Random) -> None:
         entry = self._flying(random)
         if entry is not None:
@@ -290,8 +295,9 @@ WEIGHTS = {
     "submit": 30,
     "join": 6,
     "start": 20,
-    "succeed": 9,
-    "fail": 12,
+    "succeed": 6,
+    "turn": 6,
+    "fail": 10,
     "stop": 5,
     "reconcile": 6,
     "cancel": 4,
@@ -305,10 +311,10 @@ WEIGHTS = {
 }
 
 
-def play(seed: int, steps: int = 150, *, check: bool = False) -> Driver:
+def play(seed: int, steps: int = 150, *, check: bool = False, short: bool = True) -> Driver:
     """A whole run from one seed: the same seed gives the same inputs at the same times."""
     random = Random(seed)
-    driver = Driver(draw_config(random), check=check)
+    driver = Driver(draw_config(random), check=check, short=short)
     operations = Operations(driver)
     names, weights = list(WEIGHTS), list(WEIGHTS.values())
     for _ in range(steps):

@@ -437,7 +437,7 @@ def test_a_failed_attempt_is_absorbed_by_a_newer_call() -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BadMerge(Call):
+class BadMerge(Patch):
     """A call whose merge raises, or returns something else."""
 
     returns: object = None

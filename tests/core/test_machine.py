@@ -53,6 +53,11 @@ class CoreMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.driver.flying)
     @rule(random=RANDOM)
+    def turn(self, random: Random) -> None:
+        self.operations.turn(random)
+
+    @precondition(lambda self: self.driver.flying)
+    @rule(random=RANDOM)
     def fail(self, random: Random) -> None:
         self.operations.fail(random)
 

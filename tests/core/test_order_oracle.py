@@ -11,6 +11,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncdispatch._core.states import Entry
 from asyncdispatch.config import CallTypePolicy, DispatcherConfig, FlowQuota
 from tests.core.driver import LEVELS, RETRY, SECOND, Driver, ns, pod
 
@@ -135,13 +136,15 @@ def play(random: Random, flows: tuple[str, ...], objects: int, steps: int) -> No
     driver, reading = Driver(config, check=False), Reading(config)
     count = 0
     for _ in range(steps):
-        what = pick(("submit", "submit", "submit", "start", "start", "end", "wait"))
+        what = pick(("submit", "submit", "submit", "start", "start", "end", "turn", "turn", "wait"))
         if what == "submit":
             count += 1
             name = f"p{random.randrange(objects)}" if objects else f"p{count}"
             submit(driver, reading, random, name, pick(flows))
         elif what == "start":
             start(driver, reading, one_flow=len(flows) == 1)
+        elif what == "turn" and driver.flying:
+            turn(driver, reading, random, one_flow=len(flows) == 1)
         elif what == "end" and driver.flying:
             end(driver, reading, random)
         elif what == "wait":
@@ -175,7 +178,10 @@ def start(driver: Driver, reading: Reading, *, one_flow: bool) -> bool:
     limit = reading.config.max_in_flight
     assert isinstance(limit, int)
     band = reading.next_band() if len(reading.flying()) < limit else None
-    entry = driver.start()
+    return check(reading, band, driver.start(), one_flow=one_flow)
+
+
+def check(reading: Reading, band: tuple[str, int] | None, entry: Entry | None, *, one_flow: bool) -> bool:
     if band is None:
         assert entry is None, "L3: a call started without a seat"
         return False
@@ -199,6 +205,18 @@ def end(driver: Driver, reading: Reading, random: Random, *, again: bool = True)
     else:
         driver.succeed(entry)
         reading.lanes[waiting.lane].remove(waiting)
+
+
+def turn(driver: Driver, reading: Reading, random: Random, *, one_flow: bool) -> None:
+    """An attempt succeeds and its seat passes on, in one step."""
+    entry = random.choice(list(driver.flying.values()))
+    waiting = next(waiting for waiting in reading.all() if waiting.ticket == entry.ticket)
+    reading.lanes[waiting.lane].remove(waiting)
+    reading.renew()
+    limit = reading.config.max_in_flight
+    assert isinstance(limit, int)
+    band = reading.next_band() if len(reading.flying()) < limit else None
+    check(reading, band, driver.turn(entry), one_flow=one_flow)
 
 
 RANDOM = st.randoms(use_true_random=False)

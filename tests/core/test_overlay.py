@@ -171,14 +171,8 @@ def test_another_uid_drops_the_writes_of_the_old_one() -> None:
 
 def test_a_created_object_is_known_by_the_name_that_the_server_chose() -> None:
     """Rule R5, L18: its lane is that of its real name from then on."""
-
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Create(Call):
-        def apply(self, obj: Any) -> Any:
-            return obj or {}
-
     driver = Driver()
-    entry = driver.submit(Create(effect=CREATE, target=pod("p-*")))
+    entry = driver.submit(Patch(effect=CREATE, target=pod("p-*")))
     driver.start()
     driver.succeed(entry, answer("p-x7", "u9", 12))
     assert unseen(driver, pod("p-x7")) == [entry.ticket]

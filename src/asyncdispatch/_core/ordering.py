@@ -264,10 +264,12 @@ class Ordering:
             or group.limit is not None
         ):
             return None
-        if not alone or queue.live == 1 or fifo[1].at is not queue:
+        settled = queue.tag - band.service == queue.flow.increment
+        if not alone or not settled or queue.live == 1 or fifo[1].at is not queue:
             self.take(entry)
             return entry
-        # Alone in its band, a flow has nobody to take turns with: its tag may stand still.
+        # Alone in its band, a flow has nobody to take turns with: its tag may stand still, a whole turn ahead of the
+        # tag in service, as it would be after any start.
         fifo.popleft()
         entry.at = None
         queue.live -= 1
