@@ -118,7 +118,7 @@ class EmbeddedAPIServer(DirectAccess, FaultControls):
 
     @property
     def url(self) -> str:
-        """Where it listens: `http://127.0.0.1:PORT`."""
+        """The address at which it listens, `http://127.0.0.1` and its port."""
         if not self._port:
             raise RuntimeError("the server is not running; enter it with 'async with'")
         return f"http://127.0.0.1:{self._port}"
