@@ -118,7 +118,7 @@ class EmbeddedAPIServer(DirectAccess, FaultControls):
 
     @property
     def url(self) -> str:
-        """The address at which it listens, `http://127.0.0.1` and its port."""
+        """The address at which it listens, on a port of its own of the loopback interface."""
         if not self._port:
             raise RuntimeError("the server is not running; enter it with 'async with'")
         return f"http://127.0.0.1:{self._port}"
