@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 NAMES = ("p0", "p1", "p2", "gen-*")
 TYPES = ("pod_binding", "pod_status_patch", "x", "y")
-UIDS = (None, None, "u1", "u2")
+UIDS = (None, None, None, None, "u1", "u2")
 PAUSES = (0.0, 0.01, 0.1, 1.0, 4.0)
 
 
@@ -125,29 +125,33 @@ class Operations:
         except RefusedError:
             pass
 
-    def join(self, random: Random) -> None:
-        """A call equal to one that lives: by its key, or a read of the same version."""
+    def relate(self, random: Random) -> None:
+        """A call that has to do with a live one: it joins it, merges with it, supersedes it or reads its object."""
         live = [handle.lead for handle in self.driver.handles.values() if not handle.done()]
         live += list(self.driver.stopping.values())
-        joinable = [entry.call for entry in live if entry.call.idempotency_key is not None or entry.call.effect is READ]
-        if not joinable:
+        if not live:
             return
         pick = random.choice
-        call = pick(joinable)
+        call = pick(live).call
         fields: dict[str, Any] = {
             "timeout": pick((None, 0.5, 5.0)),
             "priority": pick((0, 1_000_000)),
-            "not_before": pick((None, None, 0.3)),
+            "not_before": pick((None, None, None, 0.3)),
             "context": None,
             "awaits_prerequisites": False,
             "prerequisite": None,
             "depends_on": (),
         }
         contexts = list(self.driver.contexts.values())
-        if contexts and random.random() < 0.5:
+        if contexts and random.random() < 0.3:
             fields |= {"context": pick(contexts), "awaits_prerequisites": pick((False, True))}
+        other: dict[str, Any] = pick(({}, {}, {"call_type": pick(TYPES)}, {"effect": READ, "ordered": True}))
+        if isinstance(call, Patch) and "call_type" in other:
+            call = Call(target=call.target, flow=call.flow, sheddable=call.sheddable)
+        if other.get("effect") is not READ and call.effect is READ:
+            other = {}
         try:
-            self.driver.submit(replace(call, **fields))
+            self.driver.submit(replace(call, **fields, **other))
         except RefusedError:
             pass
 
@@ -292,8 +296,8 @@ class Operations:
 
 
 WEIGHTS = {
-    "submit": 30,
-    "join": 6,
+    "submit": 26,
+    "relate": 9,
     "start": 20,
     "succeed": 6,
     "turn": 6,
