@@ -33,7 +33,9 @@ def register(classifier: Classifier) -> None:
         _registered.append(classifier)
 
 
-def classify(call: APICall[Any], attempt: Attempt, error: BaseException, default: RetryPolicy) -> Verdict:
+def classify(
+    call: APICall[Any], attempt: Attempt, error: BaseException, default: RetryPolicy = RetryPolicy()
+) -> Verdict:
     """The verdict on `error`. Raises what a user's `classify` raises, `ConfigurationError` if it gives no Verdict."""
     for policy in (call.retry, default):
         if policy is not None and policy.classify is not None:
