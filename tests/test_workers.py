@@ -382,3 +382,30 @@ async def test_a_worker_cancelled_between_two_calls_loses_none(when: int):
         outcomes = await asyncio.gather(*(handle.outcome() for handle in handles))
         assert all(isinstance(outcome, Succeeded) for outcome in outcomes)
         assert now() == 0.0
+
+
+async def test_a_call_cancelled_as_the_one_before_it_ends_is_not_sent():
+    """L5, L11: its seat was passed on already, but an observer cancels it before its first step."""
+    sent: list[str] = []
+    states: list[CallState] = []
+
+    class Canceller:
+        def settled(self, handle: Any, outcome: Any) -> None:
+            if handle is warm[1]:
+                states.append(following.state)
+                following.cancel("no longer wanted")
+
+    async def send(attempt: Any) -> None:
+        sent.append(attempt.call.target.name)
+        await asyncio.sleep(1)
+
+    async with running(observers=(Canceller(),), max_in_flight=1) as dispatcher:
+        warm = [dispatcher.submit(call(send, f"w{i}")) for i in range(2)]
+        following = dispatcher.submit(call(send, "following"))
+        await warm[1].outcome()
+        outcome = await following.outcome()
+        assert isinstance(outcome, Cancelled)
+        assert not outcome.ambiguous
+        assert outcome.attempts == 0
+    assert states == [CallState.IN_FLIGHT]
+    assert "following" not in sent

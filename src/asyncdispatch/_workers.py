@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from asyncdispatch._core.parking import Failure, Signal
-from asyncdispatch._core.states import PLACE_SHIFT, READ, SECOND, Entry
+from asyncdispatch._core.states import PLACE_SHIFT, READ, SECOND, STOPPING, Entry
 from asyncdispatch.calls import Again, APICall, Applied, Attempt, Refused, Unknown, Verdict, VerdictKind
 from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.verdicts import classify, signal_of, signature_of
@@ -214,6 +214,11 @@ class WorkerPool:
                 self.kick()
             if entry.more is not None and entry.more.reconciling:
                 yield from self._reconciles(worker, entry).__await__()
+                entry = None
+                continue
+            if entry.phase is STOPPING:  # an observer of the call before has cancelled it: nothing of it was sent
+                entry.attempts -= 1
+                core.stopped(entry, False, now_of())
                 entry = None
                 continue
             attempt = self._begin(worker, entry)
