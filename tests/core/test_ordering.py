@@ -1,0 +1,147 @@
+"""Law L7 in single scenes: how flows take turns, enter, leave and come back. `test_order_oracle.py` has the rest."""
+
+from collections import Counter
+
+import pytest
+
+from asyncdispatch.config import CallTypePolicy, DispatcherConfig, FlowQuota
+from tests.core.driver import LEVELS, RETRY, Driver, pod
+
+
+def serve(driver: Driver, count: int) -> str:
+    """Start and end so many calls, one after the other; the names of their flows."""
+    order = ""
+    for _ in range(count):
+        entry = driver.start()
+        assert entry is not None
+        order += entry.call.flow
+        driver.succeed(entry)
+    return order
+
+
+def many(driver: Driver, flow: str, count: int, **fields: object) -> None:
+    for _ in range(count):
+        driver.submit(target=pod(f"p{len(driver.handles)}"), flow=flow, **fields)
+
+
+def weighted(**weights: float) -> Driver:
+    flows = {flow: FlowQuota(weight=weight) for flow, weight in weights.items()}
+    return Driver(DispatcherConfig(max_in_flight=1, flows=flows), check=False)
+
+
+def test_equal_flows_take_turns() -> None:
+    """L7: however much one of them has submitted before the other."""
+    driver = weighted(a=1.0, b=1.0)
+    many(driver, "a", 50)
+    serve(driver, 10)
+    many(driver, "b", 10)
+    order = serve(driver, 20)
+    assert Counter(order) == {"a": 10, "b": 10}
+    assert "aaa" not in order
+    assert "bbb" not in order
+    driver.finish()
+
+
+def test_weights_are_shares() -> None:
+    """L7: starts divided by weights stay within one turn of each other."""
+    driver = weighted(a=3.0, b=1.0, c=0.5)
+    for flow in "abc":
+        many(driver, flow, 100)
+    assert Counter(serve(driver, 90)) == {"a": 60, "b": 20, "c": 10}
+    driver.finish()
+
+
+@pytest.mark.parametrize("weight", [0.25, 0.5, 1.0])
+def test_coming_and_going_saves_no_credit(weight: float) -> None:
+    """L7: a flow that submits one call at a time enters at the tag in service + 1/w: no more than its share."""
+    driver = weighted(a=1.0, b=weight)
+    many(driver, "a", 210)
+    order = ""
+    for _ in range(200):
+        if order[-1:] != "a":  # its last one was just served, or it has had none
+            many(driver, "b", 1)
+        order += serve(driver, 1)
+    share = weight / (1.0 + weight)
+    assert 200 * share - 2 <= order.count("b") <= 200 * share + 2
+    driver.finish()
+
+
+def test_a_newcomer_enters_a_whole_turn_behind() -> None:
+    """L7: at the tag in service + 1/w, as if it had just been served."""
+    driver = weighted(a=1.0, b=0.25)
+    many(driver, "a", 30)
+    serve(driver, 5)
+    many(driver, "b", 5)
+    assert serve(driver, 10).index("b") in (3, 4)
+    driver.finish()
+
+
+def test_a_flow_that_idled_does_not_catch_up() -> None:
+    """L7: no credit is saved while it had nothing to do."""
+    driver = weighted(a=1.0, b=1.0)
+    many(driver, "b", 1)
+    many(driver, "a", 100)
+    serve(driver, 60)
+    many(driver, "b", 20)
+    order = serve(driver, 20)
+    assert Counter(order) == {"a": 10, "b": 10}
+    driver.finish()
+
+
+def test_a_full_flow_comes_back_without_credit() -> None:
+    """L7: as long as it lacks a seat of its own it does not wait for a turn; then it enters anew."""
+    quotas = {"a": FlowQuota(weight=1.0), "b": FlowQuota(weight=0.5, max_in_flight=1)}
+    driver = Driver(DispatcherConfig(max_in_flight=2, flows=quotas))
+    many(driver, "b", 9)
+    first = driver.start()
+    assert first is not None
+    many(driver, "a", 30)
+    assert serve(driver, 10) == "a" * 10
+    driver.succeed(first)
+    assert serve(driver, 6) in ("aabaab", "abaaba")
+    driver.finish()
+
+
+def test_levels_have_turns_of_their_own() -> None:
+    """L7 is within a level and type: what a flow got above is not counted below."""
+    driver = weighted(a=1.0, b=1.0)
+    many(driver, "a", 10, priority=LEVELS["high"])
+    many(driver, "a", 10)
+    many(driver, "b", 10)
+    assert serve(driver, 10) == "a" * 10
+    assert Counter(serve(driver, 20)) == {"a": 10, "b": 10}
+    driver.finish()
+
+
+def test_a_full_type_is_passed_over_whole() -> None:
+    """L6: no call of it stands in the way of another type's, however old it is."""
+    driver = Driver(DispatcherConfig(max_in_flight=4, call_types={"x": CallTypePolicy(max_in_flight=1)}))
+    many(driver, "a", 5, call_type="x", priority=LEVELS["high"])
+    driver.advance(1.0)
+    many(driver, "a", 5, call_type="y")
+    assert [entry.call.call_type for entry in driver.start_all()] == ["x", "y", "y", "y"]
+    driver.finish()
+
+
+def test_what_comes_back_keeps_its_place() -> None:
+    """L9: a retried call goes before those that were accepted after it."""
+    driver = Driver(DispatcherConfig(max_in_flight=1))
+    many(driver, "a", 5)
+    entry = driver.start()
+    assert entry is not None
+    driver.fail(entry, RETRY, delay=0.0)
+    assert driver.start() is entry
+    driver.fail(entry, RETRY, delay=1.0)
+    serve(driver, 2)
+    driver.advance(1.0)
+    assert driver.start() is entry
+    driver.finish()
+
+
+def test_a_light_flow_does_not_wait_for_a_flood() -> None:
+    """L7: thousands of calls of one flow hold a light one up by about one turn."""
+    driver = Driver(DispatcherConfig(max_in_flight=1, capacity=5_000), check=False)
+    many(driver, "flood", 2_000)
+    serve(driver, 5)
+    many(driver, "light", 1)
+    assert "light" in [serve(driver, 1) for _ in range(3)]
