@@ -9,7 +9,7 @@ from asyncdispatch._core.timers import Timers
 from asyncdispatch.calls import VerdictKind
 from asyncdispatch.config import DispatcherConfig, IdempotencyPolicy, RateLimit
 from asyncdispatch.outcomes import Cancelled, Expired, Succeeded
-from tests.core.driver import HOLD, LATER, READ, RETRY, Driver, ns, pod
+from tests.core.driver import HOLD, LATER, READ, RETRY, SECOND, Call, Driver, ns, pod
 
 
 class Subject:
@@ -232,3 +232,16 @@ def test_cancelling_clears_every_timer() -> None:
     assert len(driver.core.timers) == 0
     assert len(driver.core.deadlines) == 0
     driver.finish()
+
+
+def test_a_timeout_may_count_from_before_the_submission() -> None:
+    """L5: `run` waits for room first, and its time-out counts from its call; the place is that of the acceptance."""
+    driver = Driver()
+    earlier = driver.now
+    driver.advance(1.5)
+    core = driver.core
+    handle = core.submit(Call(timeout=2.0), driver.now, since=earlier)
+    assert core.handle_limit(handle) == earlier + 2 * SECOND
+    other = core.submit(Call(timeout=2.0, target=pod("q")), driver.now)
+    assert core.handle_limit(other) == driver.now + 2 * SECOND
+    assert handle.accepted < other.accepted
