@@ -417,9 +417,10 @@ def test_a_failed_attempt_is_absorbed_by_a_newer_call() -> None:
     release(driver)
     first = driver.submit(Patch(fields=("a",)))
     assert driver.start() is first
-    second = driver.submit(Patch(fields=("b",)))
     driver.advance(1.0)
     other = driver.submit(target=pod("q"))
+    driver.advance(1.0)
+    second = driver.submit(Patch(fields=("b",)))
     driver.fail(first, RETRY, maybe=True, delay=1.0)
     outcome = driver.outcomes[first.ticket]
     assert isinstance(outcome, Overwritten)
