@@ -21,21 +21,8 @@ from asyncdispatch.config import (
     RetryPolicy,
 )
 from asyncdispatch.errors import ConfigurationError, RefusedError, StaleContext
-from tests.core.driver import (
-    CREATE,
-    GONE,
-    LEVELS,
-    PERMANENT,
-    READ,
-    SECOND,
-    WRITE,
-    Call,
-    Driver,
-    Patch,
-    answer,
-    node,
-    pod,
-)
+from tests.core.driver import Driver
+from tests.core.words import CREATE, GONE, LEVELS, PERMANENT, READ, SECOND, WRITE, Call, Patch, answer, node, pod
 
 T = TypeVar("T")
 

@@ -9,7 +9,8 @@ from asyncdispatch._core.states import Entry
 from asyncdispatch.config import DispatcherConfig, FlowQuota, RateLimit
 from asyncdispatch.errors import Backpressure
 from asyncdispatch.outcomes import Expired, Shed
-from tests.core.driver import LEVELS, PERMANENT, READ, RETRY, Driver, Patch, pod
+from tests.core.driver import Driver
+from tests.core.words import LEVELS, PERMANENT, READ, RETRY, Patch, pod
 
 
 def small(**fields: Any) -> Driver:

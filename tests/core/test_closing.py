@@ -6,7 +6,8 @@ from asyncdispatch.calls import Effect
 from asyncdispatch.config import DispatcherConfig
 from asyncdispatch.errors import DispatcherClosed
 from asyncdispatch.outcomes import Cancelled, Expired, Failed, Succeeded
-from tests.core.driver import CREATE, HOLD, LATER, PERMANENT, READ, RETRY, WRITE, Call, Driver, node, pod
+from tests.core.driver import Driver
+from tests.core.words import CREATE, HOLD, LATER, PERMANENT, READ, RETRY, WRITE, Call, node, pod
 
 
 def crowd(driver: Driver) -> None:

@@ -6,7 +6,8 @@ from asyncdispatch._core.states import CallState
 from asyncdispatch.config import DispatcherConfig
 from asyncdispatch.errors import ConfigurationError, PrerequisiteFailed, StaleContext
 from asyncdispatch.outcomes import Cancelled, Expired, Failed, Succeeded
-from tests.core.driver import PERMANENT, RETRY, SECOND, Driver, pod
+from tests.core.driver import Driver
+from tests.core.words import PERMANENT, RETRY, SECOND, pod
 
 # -- their ends (laws L5, L11) ----------------------------------------------------------------------------------------
 

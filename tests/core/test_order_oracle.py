@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from asyncdispatch._core.states import Entry
 from asyncdispatch.config import CallTypePolicy, DispatcherConfig, FlowQuota
-from tests.core.driver import LEVELS, RETRY, SECOND, Driver, ns, pod
+from tests.core.driver import Driver
+from tests.core.words import LEVELS, RETRY, SECOND, ns, pod
 
 URGENCY = {"lowest": 0, "low": 1, "default": 2, "elevated": 4, "high": 5}
 TYPES = ("a", "b")

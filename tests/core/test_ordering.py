@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 
 from asyncdispatch.config import CallTypePolicy, DispatcherConfig, FlowQuota
-from tests.core.driver import LEVELS, RETRY, Driver, pod
+from tests.core.driver import Driver
+from tests.core.words import LEVELS, RETRY, pod
 
 
 def serve(driver: Driver, count: int) -> str:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from asyncdispatch.config import CallTypePolicy, DispatcherConfig
 from asyncdispatch.outcomes import Cancelled, Failed, Overwritten, Skipped, Succeeded
-from tests.core.driver import PERMANENT, RETRY, Call, Driver, Patch
+from tests.core.driver import Driver
+from tests.core.words import PERMANENT, RETRY, Call, Patch
 
 SUPERSEDES = {("bind", "status"), ("bind", "note"), ("evict", "bind")}
 TYPES = ("status", "status", "bind", "note", "evict")

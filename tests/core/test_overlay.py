@@ -10,7 +10,8 @@ import pytest
 from asyncdispatch.calls import ObjectRef
 from asyncdispatch.config import DispatcherConfig
 from asyncdispatch.outcomes import Cancelled, Failed, Succeeded
-from tests.core.driver import CREATE, PERMANENT, READ, RETRY, Call, Driver, Patch, answer, pod
+from tests.core.driver import Driver
+from tests.core.words import CREATE, PERMANENT, READ, RETRY, Call, Patch, answer, pod
 
 
 def write(driver: Driver, value: Any = None, **fields: Any) -> int:

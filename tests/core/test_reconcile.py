@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from asyncdispatch.calls import Again, Applied, Effect, Refused, Unknown, VerdictKind
 from asyncdispatch.config import DispatcherConfig, RetryPolicy
 from asyncdispatch.outcomes import Cancelled, Expired, Failed, Succeeded
-from tests.core.driver import CREATE, GONE, HOLD, LATER, PERMANENT, READ, RECONCILE, RETRY, WRITE, Call, Driver, pod
+from tests.core.driver import Driver
+from tests.core.words import CREATE, GONE, HOLD, LATER, PERMANENT, READ, RECONCILE, RETRY, WRITE, Call, pod
 
 
 @pytest.mark.parametrize("kind", [RETRY, LATER, HOLD, RECONCILE, PERMANENT])

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from asyncdispatch._core.parking import Signal
 from asyncdispatch.config import AdaptiveLimit, CallTypePolicy, DispatcherConfig, FlowQuota, RateLimit
 from asyncdispatch.outcomes import Cancelled, Expired
-from tests.core.driver import READ, RETRY, SECOND, Driver, pod
+from tests.core.driver import Driver
+from tests.core.words import READ, RETRY, SECOND, pod
 
 
 def many(driver: Driver, count: int, **fields: object) -> None:

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from asyncdispatch.config import DispatcherConfig
 from asyncdispatch.errors import Backpressure
-from tests.core.driver import LEVELS, Driver, pod
+from tests.core.driver import Driver
 from tests.core.operations import Operations, draw_config, play
+from tests.core.words import LEVELS, pod
 
 
 def trace(driver: Driver) -> list[str]:

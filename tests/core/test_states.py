@@ -15,7 +15,8 @@ from asyncdispatch._core.states import (
     InvariantError,
     place_of,
 )
-from tests.core.driver import START, Driver
+from tests.core.driver import Driver
+from tests.core.words import START
 
 DOCS = Path(__file__).parents[2] / "docs"
 

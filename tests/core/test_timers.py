@@ -9,7 +9,8 @@ from asyncdispatch._core.timers import Timers
 from asyncdispatch.calls import VerdictKind
 from asyncdispatch.config import DispatcherConfig, IdempotencyPolicy, RateLimit
 from asyncdispatch.outcomes import Cancelled, Expired, Succeeded
-from tests.core.driver import HOLD, LATER, READ, RETRY, SECOND, Call, Driver, ns, pod
+from tests.core.driver import Driver
+from tests.core.words import HOLD, LATER, READ, RETRY, SECOND, Call, ns, pod
 
 
 class Subject:
