@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from asyncdispatch._core.overlay import integer_version
+from asyncdispatch._core.states import SECOND
 from asyncdispatch.calls import ObjectRef, version_of
 from asyncdispatch.config import check_seconds
 from asyncdispatch.contexts import SchedulingContext
@@ -47,6 +48,7 @@ class Contexts:
         core, now = self._dispatcher._step()
         version = None if isinstance(obj, ObjectRef) else integer_version(version_of(obj))
         context = core.begin(self, ObjectRef.of(obj), version, parent, valid_until, names, now)
+        context.began = now / SECOND
         self._dispatcher._flush()
         return context
 

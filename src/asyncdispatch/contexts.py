@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from asyncdispatch.calls import ObjectRef
 
 __all__ = ["ContextOwner", "SchedulingContext"]
@@ -23,14 +25,33 @@ class ContextOwner(Protocol):
     def fail(self, context: SchedulingContext, name: str, error: BaseException) -> None: ...
 
 
+class Requirements(dict[str, "BaseException | bool | None"]):
+    """What a context requires, by name; whoever changes one wakes its context's watchers."""
+
+    __slots__ = ("watchers",)
+
+    def __init__(self, names: tuple[str, ...], watchers: list[Callable[[], None]]) -> None:
+        super().__init__(dict.fromkeys(names))
+        self.watchers = watchers
+
+    def __setitem__(self, name: str, state: BaseException | bool | None) -> None:
+        super().__setitem__(name, state)
+        for watcher in self.watchers:
+            watcher()
+
+
 class SchedulingContext:
     """One attempt to schedule one object. Made by `dispatcher.contexts.begin`; used from its event loop only.
 
     `epoch` is counted per dispatcher and never used twice. `ended` is None while the context lives, then the reason.
     `requirements` maps each required name to None (pending), True (confirmed) or the error with which it failed.
+    `began` is when, in seconds of the event loop's clock.
+
+    `watchers` are called when a requirement changes and when the context ends, in the midst of a step of the core: all
+    that they may do is to take a note and look later.
     """
 
-    __slots__ = ("_owner", "ended", "epoch", "parent", "ref", "requirements", "valid_until")
+    __slots__ = ("_ended", "_owner", "began", "epoch", "parent", "ref", "requirements", "valid_until", "watchers")
 
     def __init__(
         self,
@@ -46,8 +67,20 @@ class SchedulingContext:
         self.ref = ref
         self.parent = parent
         self.valid_until = valid_until
-        self.requirements: dict[str, BaseException | bool | None] = dict.fromkeys(requires)
-        self.ended: str | None = None
+        self.watchers: list[Callable[[], None]] = []
+        self.requirements: dict[str, BaseException | bool | None] = Requirements(requires, self.watchers)
+        self.began = 0.0
+        self._ended: str | None = None
+
+    @property
+    def ended(self) -> str | None:
+        return self._ended
+
+    @ended.setter
+    def ended(self, reason: str | None) -> None:
+        self._ended = reason
+        for watcher in self.watchers:
+            watcher()
 
     def extend(self, valid_until: float) -> None:
         """Move the end of validity to `valid_until` (seconds of the event loop's monotonic clock).
