@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from asyncdispatch._core.executions import nanoseconds
 from asyncdispatch._core.overlay import integer_version
 from asyncdispatch._core.states import SECOND
 from asyncdispatch.calls import ObjectRef, version_of
@@ -51,6 +52,24 @@ class Contexts:
         context.began = now / SECOND
         self._dispatcher._flush()
         return context
+
+    def unsettled(self, context: SchedulingContext) -> int:
+        """How many calls of `context`, and of the contexts below it, have no outcome yet. 0 once it has ended."""
+        core, _ = self._dispatcher._step()
+        epoch = core.epochs.table.get(context.epoch)
+        return 0 if epoch is None else sum(len(each.handles) for each in epoch.line())
+
+    async def settled(self, context: SchedulingContext, timeout: float) -> bool:
+        """Wait until no call of `context` or below it is without an outcome; False if it took more than `timeout` s.
+
+        It is for whoever hands over what the context stands for. New calls are still accepted: submit none.
+        """
+        check_seconds("timeout", timeout, zero=True)
+        until = self._dispatcher._now() + nanoseconds(timeout)
+        while self.unsettled(context):
+            if not await self._dispatcher._idle_or(until):
+                return False
+        return True
 
     def extend(self, context: SchedulingContext, valid_until: float) -> None:
         check_seconds("valid_until", valid_until)

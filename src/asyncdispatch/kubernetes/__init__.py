@@ -6,6 +6,7 @@ from asyncdispatch.kubernetes.classification import classify_error
 from asyncdispatch.kubernetes.cluster import Cluster
 from asyncdispatch.kubernetes.conditions import KEEP
 from asyncdispatch.kubernetes.creation import Create
+from asyncdispatch.kubernetes.lease import Lease, LeaseState, LeaseStatistics, LeaseTiming
 from asyncdispatch.kubernetes.pods import PodBinding, PodStatusPatch
 from asyncdispatch.verdicts import register
 
@@ -14,6 +15,10 @@ __all__ = [
     "ApiError",
     "Cluster",
     "Create",
+    "Lease",
+    "LeaseState",
+    "LeaseStatistics",
+    "LeaseTiming",
     "PodBinding",
     "PodStatusPatch",
     "Read",

@@ -13,6 +13,7 @@ from asyncdispatch.kubernetes.calls import Read
 from asyncdispatch.kubernetes.conditions import KEEP, Nomination, checked, timed
 from asyncdispatch.kubernetes.creation import Create, checked_new
 from asyncdispatch.kubernetes.kubeconfig import KubeconfigPath, connect_client
+from asyncdispatch.kubernetes.lease import Lease, lease_timing
 from asyncdispatch.kubernetes.objects import node_name, pod_ref, priority_of, to_json
 from asyncdispatch.kubernetes.pods import PodBinding, PodStatusPatch, conditions_of, of_unbound
 from asyncdispatch.kubernetes.resources import builtin, collection_path
@@ -130,6 +131,14 @@ class Cluster:
         call_fields.setdefault("priority", priority_of(ref))
         call_fields.setdefault("scope", self)
         return Read(target=target, transport=self.transport, plural=plural, **call_fields)
+
+    def lease(self, name: str, namespace: str, identity: str | None = None, **timing: float) -> Lease:
+        """Leadership by the Lease `name` in `namespace`: see `Lease`, and enter it before the dispatcher.
+
+        `identity` (by default the host's name) gets a suffix of its own. `timing` is that of `LeaseTiming`:
+        lease_duration=15, renew_deadline=10, retry_period=2, in seconds.
+        """
+        return Lease(self.transport, name, namespace, identity, timing=lease_timing(timing))
 
     def _fields(self, pod: Any, fence: str, given: dict[str, Any]) -> dict[str, Any]:
         """The call fields of a write on a Pod."""
