@@ -12,7 +12,7 @@ from asyncdispatch.calls import ObjectRef
 from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.verdicts import regular_plural
 
-__all__ = ["Resource", "builtin", "collection_path", "group_path", "object_path", "regular_plural"]
+__all__ = ["Resource", "builtin", "builtin_kind", "collection_path", "group_path", "object_path", "regular_plural"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,19 @@ _BUILTIN: Mapping[tuple[str, str], Resource] = MappingProxyType(
 )
 
 
+_KIND_OF: Mapping[tuple[str, str], str] = MappingProxyType(
+    {(group, resource.plural): kind for (group, kind), resource in _BUILTIN.items()}
+)
+
+
 def builtin(ref: ObjectRef) -> Resource | None:
     """How the API server itself serves the ref's kind, or None for what has to be looked up."""
     return _BUILTIN.get((ref.api_version.rpartition("/")[0], ref.kind))
+
+
+def builtin_kind(api_version: str, plural: str) -> str | None:
+    """The kind that the API server itself serves under `plural`, or None for what has to be looked up."""
+    return _KIND_OF.get((api_version.rpartition("/")[0], plural))
 
 
 def group_path(api_version: str) -> str:
