@@ -8,10 +8,11 @@ The parts, each of which imports only those before it: `status` (refusals), `que
 Not here: authentication, server-side apply (415), garbage collection, controllers, YAML and protobuf bodies.
 """
 
+from asyncdispatch.testing.apiserver import answers
 from asyncdispatch.testing.apiserver.admission import Admission, AdmissionStep
 from asyncdispatch.testing.apiserver.audit import AuditRecord
 from asyncdispatch.testing.apiserver.faults import Fault
 from asyncdispatch.testing.apiserver.server import EmbeddedAPIServer
 from asyncdispatch.testing.apiserver.status import StatusError
 
-__all__ = ["Admission", "AdmissionStep", "AuditRecord", "EmbeddedAPIServer", "Fault", "StatusError"]
+__all__ = ["Admission", "AdmissionStep", "AuditRecord", "EmbeddedAPIServer", "Fault", "StatusError", "answers"]

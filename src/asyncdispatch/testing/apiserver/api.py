@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from asyncdispatch.testing.apiserver import discovery, patches
-from asyncdispatch.testing.apiserver.faults import TEXT, Answer, text_answer
+from asyncdispatch.testing.apiserver.answers import TEXT, Answer, not_served, status_answer
 from asyncdispatch.testing.apiserver.reading import Reader
 from asyncdispatch.testing.apiserver.resources import Registry
 from asyncdispatch.testing.apiserver.routing import Route, locate, route
@@ -91,7 +91,7 @@ class API:
     def _elsewhere(self, request: Request) -> Result:
         found = discovery.describe(self._registry, request.path)
         if found is None:
-            return Result(text_answer(404, "404 page not found"))
+            return Result(not_served())
         if request.method != "GET":
             raise method_not_allowed()
         if isinstance(found, str):
@@ -146,11 +146,6 @@ class API:
             written = self._writer.delete(one, options, dry_run=dry_run, agent=request.agent)
             last = written if written.applied or last is None else last
         return Result(Answer(200, self._reader.body(target.resource, page)), written=last)
-
-
-def status_answer(error: StatusError) -> Answer:
-    """A refusal as it is sent."""
-    return Answer(error.code, dumps(error.status), headers=error.headers)
 
 
 def _named(target: Target, body: Any) -> Target:

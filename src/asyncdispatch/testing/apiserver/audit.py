@@ -28,7 +28,7 @@ class AuditRecord:
     body: Any
     """Decoded JSON; text if it is none; None for an empty one. Read only: it may share parts with what is stored."""
     verb: str
-    """create, get, list, watch, update, patch, delete, deletecollection, bind, or "" for anything else."""
+    """create, get, list, watch, update, patch, delete, deletecollection, bind, evict, or "" for anything else."""
     api_version: str
     kind: str
     """The target's kind, or "" for a path that is not served."""
@@ -52,5 +52,9 @@ class AuditRecord:
     applied_at: float | None = None
     finished: float | None = None
     """When the answer went out, the connection was closed, or the watch ended."""
+    user: str = ""
+    """Who asked, by token or certificate; "" where the server asks nobody, and for credentials that are not known."""
+    resource: str = ""
+    """The target's plural, or "" for a path that is not served."""
     fault: str | None = None
     """The name of the fault that answered instead, closed the connection, or (if nothing did) delayed the request."""

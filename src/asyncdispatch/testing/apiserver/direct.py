@@ -209,6 +209,10 @@ class DirectAccess:
         self._store.compact()
         self._reader.forget()
 
+    def expire_pages(self) -> None:
+        """Continue tokens are answered 410 from now on; watches are not touched."""
+        self._reader.forget()
+
     def _existing(self, at: Target) -> Stored:
         stored = self._store.get(at.resource, at.namespace, at.name)
         if stored is None:

@@ -6,8 +6,6 @@ import asyncio
 import json
 import logging
 import random
-import socket
-import struct
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,9 +13,12 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from asyncdispatch.testing.apiserver.api import API, BODY_LIMIT, Request, Result, status_answer
+from asyncdispatch.testing.apiserver.access import Access, check
+from asyncdispatch.testing.apiserver.answers import Answer, status_answer
+from asyncdispatch.testing.apiserver.api import API, BODY_LIMIT, Request, Result
 from asyncdispatch.testing.apiserver.audit import AuditRecord
-from asyncdispatch.testing.apiserver.faults import Answer, Ending, FaultList, Plan, Seconds, draw
+from asyncdispatch.testing.apiserver.connections import Connection, CutError, Sender
+from asyncdispatch.testing.apiserver.faults import FaultList, Plan, Seconds, draw
 from asyncdispatch.testing.apiserver.kinds import child
 from asyncdispatch.testing.apiserver.routing import route
 from asyncdispatch.testing.apiserver.status import StatusError, body_too_large
@@ -26,23 +27,13 @@ from asyncdispatch.testing.apiserver.watch import WatchStream
 log = logging.getLogger(__name__)
 
 
-class Connection(web.RequestHandler):
-    """A connection that tells when it is lost."""
-
-    lost: Callable[[], None] | None = None
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        super().connection_lost(exc)
-        if self.lost is not None:
-            self.lost()
-
-
 class Handler:
     """What every connection's requests go through. One per server."""
 
     def __init__(
         self,
         api: API,
+        access: Access,
         faults: FaultList,
         audit: list[AuditRecord],
         *,
@@ -51,17 +42,14 @@ class Handler:
         time: Callable[[], float],
     ) -> None:
         self.latency = latency
+        self.watches: set[WatchStream] = set()
+        """The watches that are open."""
         self._api = api
+        self._access = access
         self._faults = faults
         self._audit = audit
         self._time = time
         self._random = random.Random(f"latency {seed}")
-        self._watches: set[WatchStream] = set()
-
-    def close_watches(self) -> None:
-        """End all watches."""
-        for stream in tuple(self._watches):
-            stream.close()
 
     async def handle(self, http: web.BaseRequest) -> web.StreamResponse:
         """One request, from its arrival to its answer."""
@@ -70,25 +58,28 @@ class Handler:
         except (web.HTTPRequestEntityTooLarge, HttpProcessingError):
             return _response(status_answer(body_too_large(BODY_LIMIT)))
         request = self._decode(http, raw)
-        entry = _Entry(self._audit, _arrival(len(self._audit) + 1, http, request, self._time()))
+        user = self._access.user(http.headers.get("Authorization", ""), _certified(http))
+        entry = _Entry(self._audit, _arrival(len(self._audit) + 1, http, request, user, self._time()))
         try:
-            return await self._serve(http, request, entry)
+            return await self._serve(http, request, user, entry)
         except Exception:
             # A hook, a predicate or a drawn delay of the test's, or a fault of this server: never the client's.
             log.exception("the embedded API server failed on %s %s", request.method, request.path)
             entry.ended(self._time(), 500, answered=True, fault=None)
             return _response(status_answer(StatusError(500, "the embedded server failed", reason="InternalError")))
 
-    async def _serve(self, http: web.BaseRequest, request: Request, entry: _Entry) -> web.StreamResponse:
+    async def _serve(
+        self, http: web.BaseRequest, request: Request, user: str | None, entry: _Entry
+    ) -> web.StreamResponse:
         plan = self._faults.plan(entry.record) or Plan()
         travel = draw(self.latency, self._random) / 2
         await _sleep(travel + plan.before)
-        result = await self._carry_out(request, entry, plan)
+        result = await self._carry_out(request, user, entry, plan)
         entry.landed(result, self._time())
         if result is not None and result.watch is not None and plan.ending is None:
-            return await self._stream(http, result.watch, entry)
+            return await self._stream(http, result.watch, entry, plan)
         await _sleep(travel + plan.after)
-        return self._finish(http, entry, plan, result)
+        return await self._finish(http, entry, plan, result)
 
     def _decode(self, http: web.BaseRequest, raw: bytes) -> Request:
         body, fault = _parsed(raw)
@@ -98,7 +89,7 @@ class Handler:
         query = dict(http.query)
         return Request(http.method, http.path, query, content_type, body, fault, len(raw), agent, target)
 
-    async def _carry_out(self, request: Request, entry: _Entry, plan: Plan) -> Result | None:
+    async def _carry_out(self, request: Request, user: str | None, entry: _Entry, plan: Plan) -> Result | None:
         """What the API makes of the request; None if a fault ends it before that."""
         for hook in plan.hooks:
             waiting = hook(entry.record)
@@ -106,49 +97,62 @@ class Handler:
                 await waiting
         if plan.ending is not None and not plan.ending.applied:
             return None
+        try:
+            check(entry.record, user)
+        except StatusError as error:
+            return Result(status_answer(error))
         return self._api.handle(request)
 
-    def _finish(self, http: web.BaseRequest, entry: _Entry, plan: Plan, result: Result | None) -> web.StreamResponse:
-        """Answer, or close the connection; and say so in the audit list."""
-        ending = plan.ending
-        transport = http.transport
+    async def _finish(
+        self, http: web.BaseRequest, entry: _Entry, plan: Plan, result: Result | None
+    ) -> web.StreamResponse:
+        """Answer, or do not; and say so in the audit list."""
+        ending, connection = plan.ending, _connection(http)
+        name = ending.name if ending is not None else plan.names[0] if plan.names else None
         if ending is not None and ending.answer is None:
-            _cut(transport, ending)
-            entry.ended(self._time(), None, answered=False, fault=ending.name)
-            return web.Response()  # goes nowhere: the connection is closed
+            if ending.how == "dark":
+                connection.wire.dark = True
+            elif ending.how == "reset":
+                connection.wire.reset()
+            else:
+                connection.wire.close()
+            entry.ended(self._time(), None, answered=False, fault=name)
+            return web.Response()  # goes nowhere: the connection is closed or dark
         answer = ending.answer if ending is not None else None
         if answer is None:
             assert result is not None
             answer = result.answer
-        name = ending.name if ending is not None else plan.names[0] if plan.names else None
-        reached = transport is not None and not transport.is_closing()
-        entry.ended(self._time(), answer.code, answered=reached, fault=name)
+        entry.ended(self._time(), answer.code, answered=connection.open, fault=name)
         response = _response(answer)
         if entry.record.audit_id is not None:
             response.headers["Audit-ID"] = entry.record.audit_id
-        return response
+        if plan.piece is None and plan.cut is None:
+            return response
+        return await _piecemeal(http, response, answer.body, plan)
 
-    async def _stream(self, http: web.BaseRequest, stream: WatchStream, entry: _Entry) -> web.StreamResponse:
+    async def _stream(
+        self, http: web.BaseRequest, stream: WatchStream, entry: _Entry, plan: Plan
+    ) -> web.StreamResponse:
         """Send a watch until it ends or the client goes."""
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
-        self._watches.add(stream)
+        stream.silent_after = plan.silent_after
+        self.watches.add(stream)
         # A watch without events would not notice otherwise that its client has gone.
-        connection = http.protocol
-        if isinstance(connection, Connection):
-            connection.lost = stream.close
-        entry.ended(self._time(), 200, answered=True, fault=None)
+        connection = _connection(http)
+        connection.lost = stream.close
+        sender = Sender(response, connection, plan)
+        entry.ended(self._time(), 200, answered=True, fault=plan.names[0] if plan.names else None)
         try:
             await response.prepare(http)
             async for lines in stream.lines():
-                await response.write(lines)
+                await sender.write(lines)
             await response.write_eof()
-        except ConnectionResetError:
-            pass  # the client left
+        except (ConnectionResetError, CutError):
+            pass  # the client left, or the connection was closed on it
         finally:
-            if isinstance(connection, Connection):
-                connection.lost = None
-            self._watches.discard(stream)
+            connection.lost = None
+            self.watches.discard(stream)
             entry.record = replace(entry.record, finished=self._time())
         return response
 
@@ -192,7 +196,7 @@ class _Entry:
         self.record = replace(self._record, status=status, answered=answered, fault=fault, finished=now)
 
 
-def _arrival(number: int, http: web.BaseRequest, request: Request, now: float) -> AuditRecord:
+def _arrival(number: int, http: web.BaseRequest, request: Request, user: str | None, now: float) -> AuditRecord:
     target = request.target
     verb = name = ""
     if target is not None:
@@ -220,6 +224,8 @@ def _arrival(number: int, http: web.BaseRequest, request: Request, now: float) -
         subresource=target.subresource if target else "",
         dry_run=request.query.get("dryRun") == "All",
         time=now,
+        user=user or "",
+        resource=target.resource.plural if target else "",
     )
 
 
@@ -243,14 +249,26 @@ async def _sleep(seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
-def _cut(transport: asyncio.Transport | None, ending: Ending) -> None:
-    """Close a connection without an answer; a reset discards what is in its buffers."""
-    if transport is None:
-        return
-    if not ending.reset:
-        transport.close()
-        return
-    connection = transport.get_extra_info("socket")
-    if connection is not None:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    transport.abort()
+async def _piecemeal(http: web.BaseRequest, response: web.Response, body: bytes, plan: Plan) -> web.StreamResponse:
+    """Send an answer in pieces, or a part of it."""
+    parted = web.StreamResponse(status=response.status, headers=response.headers)
+    parted.content_length = len(body)
+    try:
+        await parted.prepare(http)
+        await Sender(parted, _connection(http), plan).write(body)
+    except (ConnectionResetError, CutError):
+        pass
+    return parted
+
+
+def _connection(http: web.BaseRequest) -> Connection:
+    connection = http.protocol
+    assert isinstance(connection, Connection)
+    return connection
+
+
+def _certified(http: web.BaseRequest) -> str:
+    """The common name in the client's certificate, or ""."""
+    certificate = http.get_extra_info("peercert") or {}
+    names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    return str(names[0]) if names else ""

@@ -47,8 +47,8 @@ class Reader:
         self._numbers = itertools.count(1)
 
     def get(self, target: Target, query: Mapping[str, str]) -> Stored:
-        self.check_version(query)
-        stored = self.store.get(target.resource, target.namespace, target.name)
+        version = self.check_version(query)
+        stored = self._objects(target.resource, version).get((target.namespace, target.name))
         if stored is None:
             raise not_found(*target.about)
         return stored
@@ -58,17 +58,28 @@ class Reader:
         limit = count(query, "limit")
         if token := query.get("continue", ""):
             return self._following(resource, namespace, query, token, limit)
-        self._check_exact(resource, query)
-        items = self.matching(resource, namespace, query)
-        return self._page(_Snapshot(resource, self.store.version, items), 0, limit, query)
+        version = self._check_exact(query)
+        items = self.matching(resource, namespace, query, version)
+        return self._page(_Snapshot(resource, self.visible(resource, version), items), 0, limit, query)
 
-    def matching(self, resource: Resource, namespace: str, query: Mapping[str, str]) -> list[Stored]:
+    def matching(
+        self, resource: Resource, namespace: str, query: Mapping[str, str], version: int | None = None
+    ) -> list[Stored]:
         """Everything that is asked for, in order of namespace and name."""
         predicate = selection(resource, query.get("labelSelector", ""), query.get("fieldSelector", ""))
-        objects = self.store.table(resource).objects
+        objects = self._objects(resource, version)
         found = (stored for key, stored in objects.items() if not namespace or key[0] == namespace)
         chosen = (stored for stored in found if predicate is None or predicate(stored.obj))
         return sorted(chosen, key=_by_key)
+
+    def visible(self, resource: Resource, version: int | None) -> int:
+        """The version that a read shows which asks for `version`: the cache's if that is new enough, else the last."""
+        cached = self.store.cached(resource)[1]
+        return self.store.version if version is None or cached < version else cached
+
+    def _objects(self, resource: Resource, version: int | None) -> Mapping[Key, Stored]:
+        objects, cached = self.store.cached(resource)
+        return self.store.table(resource).objects if version is None or cached < version else objects
 
     def check_version(self, query: Mapping[str, str]) -> int | None:
         """The resourceVersion asked for: None if unset; 400 if it is no number, 504 if it is still to come."""
@@ -93,13 +104,15 @@ class Reader:
         head = dumps({"kind": f"{resource.kind}List", "apiVersion": resource.api_version, "metadata": metadata})
         return head[:-1] + b',"items":[' + b",".join(stored.item() for stored in page.items) + b"]}"
 
-    def _check_exact(self, resource: Resource, query: Mapping[str, str]) -> None:
+    def _check_exact(self, query: Mapping[str, str]) -> int | None:
+        """The version from which on the list may be, None for the newest."""
         version = self.check_version(query)
         match = query.get("resourceVersionMatch", "")
         if match and version is None:
             raise bad_request("resourceVersionMatch is forbidden unless resourceVersion is provided")
         if match == "Exact" and version != self.store.version:
             raise expired(f"The resourceVersion for the provided list is too old: {version}")
+        return None if match == "Exact" else version
 
     def _following(self, resource: Resource, namespace: str, query: Mapping[str, str], token: str, limit: int) -> Page:
         number, start = _decode(token)

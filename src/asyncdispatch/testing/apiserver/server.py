@@ -11,16 +11,21 @@ from typing import Any, Self
 
 from aiohttp import web
 
+from asyncdispatch.testing.apiserver.access import Access
 from asyncdispatch.testing.apiserver.admission import SYSTEM_PRIORITIES, AdmissionStep, default_steps
 from asyncdispatch.testing.apiserver.api import API, BODY_LIMIT
 from asyncdispatch.testing.apiserver.audit import AuditRecord
+from asyncdispatch.testing.apiserver.connections import Connection
+from asyncdispatch.testing.apiserver.controls import FaultControls
 from asyncdispatch.testing.apiserver.direct import DirectAccess
-from asyncdispatch.testing.apiserver.faults import FaultControls, Seconds, check_seconds
-from asyncdispatch.testing.apiserver.handler import Connection, Handler
+from asyncdispatch.testing.apiserver.faults import Seconds, check_seconds
+from asyncdispatch.testing.apiserver.handler import Handler
 from asyncdispatch.testing.apiserver.reading import Reader
 from asyncdispatch.testing.apiserver.resources import Registry
 from asyncdispatch.testing.apiserver.store import Store
 from asyncdispatch.testing.apiserver.watch import WatchSettings
+from asyncdispatch.testing.apiserver.watching import WatchControls
+from asyncdispatch.testing.apiserver.wires import ConnectionControls
 from asyncdispatch.testing.apiserver.writing import Writer
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
@@ -33,7 +38,7 @@ def _wall_clock() -> datetime:
     return datetime.now(UTC)
 
 
-class EmbeddedAPIServer(DirectAccess, FaultControls):
+class EmbeddedAPIServer(DirectAccess, FaultControls, WatchControls, ConnectionControls):
     """A Kubernetes API server for tests, over HTTP on a loopback port, in the caller's event loop.
 
     It answers as the real one does for the verbs that a scheduler needs, keeps an audit list of all requests, and
@@ -75,9 +80,15 @@ class EmbeddedAPIServer(DirectAccess, FaultControls):
         DirectAccess.__init__(self, registry, store, reader, writer)
         FaultControls.__init__(self, seed=seed, time=self._now)
         self._audit: list[AuditRecord] = []
-        self._watch_settings = WatchSettings(watch_lag, bookmark_interval, watch_gone, watch_list)
-        api = API(registry, reader, writer, self._watch_settings, self._now)
-        self._handler = Handler(api, self._faults, self._audit, latency=latency, seed=seed, time=self._now)
+        self._access = Access()
+        watches = WatchSettings(bookmark_interval, watch_gone, watch_list)
+        api = API(registry, reader, writer, watches, self._now)
+        self._handler = Handler(
+            api, self._access, self._faults, self._audit, latency=latency, seed=seed, time=self._now
+        )
+        WatchControls.__init__(self, store, self._handler.watches)
+        watches.lies = self._lies
+        self.watch_lag = watch_lag
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listener: asyncio.Server | None = None
         self._web: web.Server | None = None
@@ -95,7 +106,7 @@ class EmbeddedAPIServer(DirectAccess, FaultControls):
         loop = self._loop = asyncio.get_running_loop()
         server = self._web = web.Server(self._handler.handle, request_factory=_request)
         self._listener = await loop.create_server(
-            lambda: Connection(server, loop=loop, **_QUIET), "127.0.0.1", self._port, backlog=1024
+            lambda: Connection(server, loop=loop, dark=self._dark, **_QUIET), "127.0.0.1", self._port, backlog=1024
         )
         listening: socket.socket = self._listener.sockets[0]
         self._port = int(listening.getsockname()[1])
@@ -112,7 +123,10 @@ class EmbeddedAPIServer(DirectAccess, FaultControls):
         self._clients.clear()
         if self._listener is not None and self._web is not None:
             self._listener.close()
-            self._handler.close_watches()
+            self.close_watches()
+            for connection in self._connections():
+                if connection.wire.dark:
+                    connection.wire.reset()
             await self._web.shutdown(_SHUTDOWN)
             self._listener = None
 
@@ -123,11 +137,13 @@ class EmbeddedAPIServer(DirectAccess, FaultControls):
             raise RuntimeError("the server is not running; enter it with 'async with'")
         return f"http://127.0.0.1:{self._port}"
 
-    def api_client(self) -> Any:
-        """A new kubernetes_asyncio ApiClient for this server; the server closes it when it ends."""
+    def api_client(self, token: str | None = None) -> Any:
+        """A new kubernetes_asyncio ApiClient, with a bearer token if given; the server closes it when it ends."""
         from kubernetes_asyncio import client
 
         configuration = client.Configuration(host=self.url)
+        if token is not None:
+            configuration.api_key["BearerToken"] = f"Bearer {token}"
         made = client.ApiClient(configuration)
         self._clients.append(made)
         return made
@@ -150,25 +166,27 @@ class EmbeddedAPIServer(DirectAccess, FaultControls):
         self._handler.latency = seconds
 
     @property
-    def watch_lag(self) -> float:
-        """Seconds between a write and its event in watches; may be set while the server runs."""
-        return self._watch_settings.lag
+    def tokens(self) -> dict[str, str] | None:
+        """The user of each bearer token that is accepted; None (at first): nobody is asked who they are.
 
-    @watch_lag.setter
-    def watch_lag(self, seconds: float) -> None:
-        check_seconds("watch_lag", seconds)
-        self._watch_settings.lag = seconds
+        Other tokens are answered 401, no token 403 (anonymous). Change it, or set another one, to rotate tokens.
+        """
+        return self._access.tokens
+
+    @tokens.setter
+    def tokens(self, tokens: dict[str, str] | None) -> None:
+        self._access.tokens = tokens
 
     @property
     def admission(self) -> list[AdmissionStep]:
         """The steps that every write passes, in order; may be changed."""
         return self._steps
 
-    def close_watches(self) -> None:
-        """End all watches now, as a server does that restarts."""
-        self._handler.close_watches()
-
     # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _connections(self) -> list[Connection]:
+        open_ones = self._web.connections if self._web is not None else []
+        return [connection for connection in open_ones if isinstance(connection, Connection)]
 
     def _now(self) -> float:
         return self._loop.time() if self._loop is not None else 0.0

@@ -178,8 +178,16 @@ def forbidden(group: str, plural: str, name: str, why: str, causes: Iterable[Cau
     found = [{"reason": c.reason, "message": c.message, "field": c.field} for c in causes]
     if found:
         details["causes"] = found
-    message = f'{_qualified(group, plural)} "{name}" is forbidden: {why}'
+    named = f' "{name}"' if name else ""
+    message = f"{_qualified(group, plural)}{named} is forbidden: {why}"
     return StatusError(403, message, reason="Forbidden", details=details)
+
+
+def too_many_requests(message: str, retry_after: int = 0) -> StatusError:
+    """429 with a body; without `retry_after` (seconds) it says nothing of when to come again."""
+    details: Json = {"retryAfterSeconds": retry_after} if retry_after else {}
+    headers = {"Retry-After": str(retry_after)} if retry_after else {}
+    return StatusError(429, message, reason="TooManyRequests", details=details, headers=headers)
 
 
 def expired(message: str, *, metadata: Json | None = None) -> StatusError:

@@ -119,6 +119,10 @@ class Store:
     ) -> None:
         self.registry = registry
         self.version = 0
+        self.lag = 0.0
+        """Seconds by which the watch cache is behind: watches, and reads that are content with it, see the past."""
+        self.written: Callable[[], None] = lambda: None
+        """Called after every write."""
         self._tables: dict[Resource, Table] = {}
         self._random = random.Random(f"uids {seed}")
         self._window = window
@@ -172,6 +176,26 @@ class Store:
         self._record(table, Change(ended.version, before, ended, True, self._time()))
         return ended
 
+    def unseen(self, change: Change, now: float) -> bool:
+        """The watch cache does not know yet of a change."""
+        return change.time + self.lag > now
+
+    def cached(self, resource: Resource) -> tuple[dict[Key, Stored], int]:
+        """The objects as the watch cache knows them, and the version up to which it does."""
+        table, version, now = self.table(resource), self.version, self._time()
+        if not self.lag:
+            return table.objects, version
+        objects = dict(table.objects)
+        for change in reversed(table.changes):
+            if not self.unseen(change, now):
+                break
+            version = change.version - 1
+            if change.before is None:
+                del objects[change.after.key]
+            else:
+                objects[change.after.key] = change.before
+        return objects, version
+
     def compact(self) -> None:
         """Forget all past changes: every watch or continue token from before is answered 410."""
         for table in self._tables.values():
@@ -188,6 +212,7 @@ class Store:
         table.forget(len(table.changes) - self._window)
         for listener in tuple(table.listeners):
             listener()
+        self.written()
 
 
 def format_time(moment: datetime) -> str:
