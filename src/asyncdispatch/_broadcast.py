@@ -23,7 +23,10 @@ T = TypeVar("T")
 
 
 class Subscription(Generic[T]):
-    """One subscription: an async context manager, and an async iterator that ends when its source does."""
+    """One subscription: an async context manager, and an async iterator that ends when its source does, or is left.
+
+    What was told before is still given out.
+    """
 
     def __init__(self, hub: Broadcast[T], maxsize: int) -> None:
         check_count("maxsize", maxsize)
@@ -32,6 +35,7 @@ class Subscription(Generic[T]):
         self._maxsize = maxsize
         self._waiter: asyncio.Future[None] | None = None
         self._unsaid = 0
+        self._left = False
         self.lost = 0
         """How many were dropped in all."""
 
@@ -44,13 +48,15 @@ class Subscription(Generic[T]):
     ) -> None:
         if self in self._hub.streams:
             self._hub.streams.remove(self)
+        self._left = True
+        self.wake()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> T:
         while not self._buffer:
-            if self._hub.closed:
+            if self._hub.closed or self._left:
                 raise StopAsyncIteration
             self._waiter = asyncio.get_running_loop().create_future()
             try:
