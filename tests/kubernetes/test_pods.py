@@ -413,7 +413,7 @@ async def test_applying_a_patch_is_what_the_server_does(server, cluster):
         (lambda: OFFLINE.bind(pod_dict(), "N 1"), "node"),
         (lambda: OFFLINE.bind(pod_dict(), object()), "node"),
         (lambda: OFFLINE.bind(pod_dict(), "n1", fence="name"), "fence='name'"),  # type: ignore[arg-type]
-        (lambda: OFFLINE.bind(pod_dict(version=None), "n1", fence="version"), r"pod\.metadata\.resourceVersion"),
+        (lambda: OFFLINE.bind(pod_dict(version=None), "n1", fence="version"), r"metadata\.resourceVersion"),
         (lambda: OFFLINE.bind(ObjectRef("v1", "Pod", "ns", "p", "u"), "n1", fence="version"), "resourceVersion"),
         (lambda: OFFLINE.bind(pod_dict(), "n1", annotations={"a": 1}), "annotations"),  # type: ignore[dict-item]
         (lambda: OFFLINE.patch_status(pod_dict()), "nothing to patch"),

@@ -17,7 +17,7 @@ from asyncdispatch.kubernetes.resources import object_path
 from asyncdispatch.kubernetes.transport import Transport
 from asyncdispatch.verdicts import names_target
 
-__all__ = ["KubernetesCall", "Read"]
+__all__ = ["KubernetesCall", "Read", "refused"]
 
 T = TypeVar("T")
 
@@ -42,17 +42,19 @@ class KubernetesCall(APICall[T]):
     async def _path(self, attempt: Attempt, subresource: str = "") -> str:
         return object_path(self.target, await self.transport.locate(self.target, self.plural, attempt), subresource)
 
-    async def _read(self, attempt: Attempt) -> Json | None:
+    async def _read(self, attempt: Attempt, subresource: str = "") -> Json | None:
         """The target as it is now, or None if it is not there. Beside the call's own request, never part of it."""
         try:
-            return await self._get(attempt, aside=True)
+            return await self._get(attempt, subresource, aside=True)
         except ApiError as error:
             if error.status == 404 and names_target(error, self, unnamed=False):
                 return None
             raise
 
-    async def _get(self, attempt: Attempt, *, aside: bool = False, query: dict[str, str] | None = None) -> Json:
-        path = await self._path(attempt)
+    async def _get(
+        self, attempt: Attempt, subresource: str = "", *, aside: bool = False, query: dict[str, str] | None = None
+    ) -> Json:
+        path = await self._path(attempt, subresource)
         obj = await self.transport.request("GET", path, attempt, query=query, aside=aside)
         if not isinstance(field_of(obj, "metadata", "uid"), str):
             raise ApiError(200, "Unreadable", "the answer is no object: it has no metadata.uid", request=f"GET {path}")
@@ -79,6 +81,11 @@ class KubernetesCall(APICall[T]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.target}>"
+
+
+def refused(error: BaseException) -> bool:
+    """The write was answered by a refusal. Any other error, and one of a read, leaves open what became of it."""
+    return isinstance(error, ApiError) and 400 <= error.status < 500 and not error.request.startswith("GET ")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

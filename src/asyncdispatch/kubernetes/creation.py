@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from asyncdispatch.apierrors import ApiError
 from asyncdispatch.calls import Again, Applied, Attempt, Effect, Reconciled, Refused, Unknown, Verdict
 from asyncdispatch.errors import ConfigurationError
-from asyncdispatch.kubernetes.calls import KubernetesCall
+from asyncdispatch.kubernetes.calls import KubernetesCall, refused
 from asyncdispatch.kubernetes.marks import checked_key, is_dying, is_marked, marked, ours, selector
 from asyncdispatch.kubernetes.objects import Json
 from asyncdispatch.kubernetes.resources import collection_path
@@ -57,7 +57,7 @@ class Create(KubernetesCall[Json]):
 
     async def reconcile(self, attempt: Attempt, error: BaseException) -> Reconciled[Json]:
         """Is it there, and is it ours? By name, or by the mark where the server chose the name."""
-        doubtful = self.doubtful or not _refused(error)
+        doubtful = self.doubtful or not refused(error)
         if not self.target.generated:
             return self.settled_by(await self._read(attempt), doubtful)
         if self._key is not None:
@@ -97,11 +97,6 @@ class Create(KubernetesCall[Json]):
         head = {"apiVersion": self.target.api_version, "kind": self.target.kind}  # items of a list lack both
         found = ours(items, key)
         return None if found is None else {**head, **found}
-
-
-def _refused(error: BaseException) -> bool:
-    """The POST was answered by a refusal. Any other error, and one of a read, leaves open what became of it."""
-    return isinstance(error, ApiError) and 400 <= error.status < 500 and error.request.startswith("POST ")
 
 
 def _copy(obj: Json) -> Json:
