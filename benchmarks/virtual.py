@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from asyncdispatch import APICall, DispatcherConfig
-from asyncdispatch._core.machine import DispatchCore
+from asyncdispatch._core.short import DispatchCore
 from asyncdispatch._core.states import PLACE_SHIFT, SECOND, Entry
 
 SERVICE = SECOND // 1_000

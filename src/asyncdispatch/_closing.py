@@ -15,7 +15,7 @@ from asyncdispatch.statistics import DrainReport
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from asyncdispatch._core.machine import DispatchCore
+    from asyncdispatch._core.short import DispatchCore
     from asyncdispatch._workers import WorkerPool
     from asyncdispatch.completions import Completions
     from asyncdispatch.handles import CallHandle

@@ -15,7 +15,7 @@ from asyncdispatch.calls import ObjectRef, metadata_of, version_of
 from asyncdispatch.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from asyncdispatch._core.machine import DispatchCore
+    from asyncdispatch._core.short import DispatchCore
     from asyncdispatch._core.states import Entry
 
 log = logging.getLogger("asyncdispatch")

@@ -23,7 +23,7 @@ from asyncdispatch._closing import Closing
 from asyncdispatch._contexts import Contexts
 from asyncdispatch._core.admission import Pressure
 from asyncdispatch._core.executions import nanoseconds
-from asyncdispatch._core.machine import DispatchCore
+from asyncdispatch._core.short import DispatchCore
 from asyncdispatch._core.states import FAILED, NEVER, READ, SECOND, SUCCEEDED, TERMINAL, Entry
 from asyncdispatch._delays import Delays
 from asyncdispatch._observing import Observing

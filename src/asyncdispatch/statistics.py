@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from asyncdispatch._core.states import PLACE_SHIFT, SECOND, CallState
 
 if TYPE_CHECKING:
-    from asyncdispatch._core.machine import DispatchCore
+    from asyncdispatch._core.short import DispatchCore
     from asyncdispatch.handles import CallHandle
 
 __all__ = ["DispatcherStatistics", "DrainReport", "Mode", "Totals"]

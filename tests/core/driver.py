@@ -10,8 +10,9 @@ from collections.abc import Hashable, Iterable
 from typing import Any, TypeVar
 
 from asyncdispatch._core.invariants import check_invariants
-from asyncdispatch._core.machine import DispatchCore, Failure
-from asyncdispatch._core.parking import Signal
+from asyncdispatch._core.machine import Machine
+from asyncdispatch._core.parking import Failure, Signal
+from asyncdispatch._core.short import DispatchCore
 from asyncdispatch._core.states import Entry
 from asyncdispatch.calls import (
     Again,
@@ -62,8 +63,7 @@ class Driver:
     ) -> None:
         """`short=False`: the core does without the short ways that it has for common calls."""
         self.config = config or DispatcherConfig()
-        self.core = DispatchCore(self.config)
-        self.short = self.core.common_path = short
+        self.core: Machine = DispatchCore(self.config) if short else Machine(self.config)
         self.now = now
         self.check = check
         self.step = 0
@@ -199,7 +199,7 @@ class Driver:
         """The attempt has succeeded, and its worker goes on: what starts next, in one step."""
         stamp = self._begin()
         self._leave(entry)
-        if self.short:
+        if isinstance(self.core, DispatchCore):
             following = self.core.turn(entry, value, self.now)
         else:
             self.core.succeed(entry, value, self.now)

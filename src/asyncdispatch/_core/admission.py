@@ -94,10 +94,10 @@ class Admission:
     """Counts what was accepted and has no outcome, and says no when there is no room."""
 
     __slots__ = (
-        "_down",
         "_max_joined",
         "_reserve",
         "depth",
+        "down",
         "drain",
         "joined",
         "ordinary",
@@ -117,8 +117,9 @@ class Admission:
         self.drain = DrainRate()
         self.sheddables = Sheddables(levels)
         self.pressure = Pressure.OK
+        # The depths at which the pressure changes next.
         self.up = 0
-        self._down = 0
+        self.down = 0
         self.aim()
 
     # -- asking -------------------------------------------------------------------------------------------------
@@ -168,7 +169,7 @@ class Admission:
         if now >= drain.roll_at:
             drain.roll(now)
         drain.count += 1
-        if self.depth <= self._down:
+        if self.depth <= self.down:
             self.aim()
 
     def aim(self) -> None:
@@ -181,8 +182,8 @@ class Admission:
         else:
             self.pressure = Pressure.OK
         if self.pressure is Pressure.FULL:
-            self.up, self._down = 1 << 62, int(share * 0.9)
+            self.up, self.down = 1 << 62, int(share * 0.9)
         elif self.pressure is Pressure.HIGH:
-            self.up, self._down = share, -int(-share * 0.6 // 1) - 1
+            self.up, self.down = share, -int(-share * 0.6 // 1) - 1
         else:
-            self.up, self._down = min(share, int(share * 0.8) + 1), -1
+            self.up, self.down = min(share, int(share * 0.8) + 1), -1

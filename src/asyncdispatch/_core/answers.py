@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from asyncdispatch._core.endings import leaving
-from asyncdispatch._core.knowing import PLAIN, Knowing
+from asyncdispatch._core.knowing import Knowing
 from asyncdispatch._core.lanes import Lane, mergeable, merged
 from asyncdispatch._core.parking import NEXT_PROBE, SAME_ERROR_LIMIT, Failure, Signal
 from asyncdispatch._core.states import (
@@ -15,7 +15,6 @@ from asyncdispatch._core.states import (
     LINE,
     READ,
     STOPPING,
-    SUCCEEDED,
     Entry,
     More,
 )
@@ -28,12 +27,10 @@ from asyncdispatch.calls import (
     Verdict,
     VerdictKind,
 )
-from asyncdispatch.config import RetryPolicy
 from asyncdispatch.outcomes import Cancelled, Failed, Overwritten, Succeeded
 
 if TYPE_CHECKING:
-    pass
-
+    from asyncdispatch.config import RetryPolicy
 
 PERMANENT = Verdict(VerdictKind.PERMANENT)
 FINAL = (VerdictKind.GONE, VerdictKind.PERMANENT)
@@ -59,10 +56,7 @@ class Answers(Knowing):
             self._pump_budget(None, now)
         if self.breakers.table:
             self._well(entry)
-        self.calm = self.common_path and not (self.rate or self.breakers.table or self.holds) and budget.full
-        if entry.more is None and type(value) in PLAIN and not entry.call.hooks and self.common_path:
-            self._succeed_common(entry, value, now)
-            return
+        self._calm()
         write = entry.call.effect is not READ
         if entry.more is None:
             self._remove(entry, now)
@@ -76,29 +70,6 @@ class Answers(Knowing):
             self._settle_superseded(entry, now)
         if self._requirements:
             self._after(now)
-
-    def _succeed_common(self, entry: Entry, value: Any, now: int) -> None:
-        """What the rest of `succeed` does, in one piece, for an execution that was never anything but queued.
-
-        Held equal to the long way by the property tests.
-        """
-        call = entry.call
-        entry.group.waiting -= 1
-        self.objects.ended += 1  # a write: a read has a key, which makes it uncommon
-        entry.move(SUCCEEDED)
-        entry.value = value
-        entry.ended = now
-        self.deadlines.remove(entry)
-        self.admission.left(entry.flow, now)
-        self.settled.append(entry)
-        table, lane = self.lanes.table, call.target.lane
-        if table.get(lane) is entry:
-            del table[lane]
-            return
-        left = self.lanes.discard(self.lane_key(entry), entry)
-        if left is not None:
-            self._advance(left)
-            self._settle_superseded(entry, now)
 
     def _succeed_rare(self, entry: Entry, more: More, value: Any, write: bool, now: int) -> bool:
         """A success of an execution that was joined, tried before, or has a context. True if a living handle got it."""
@@ -122,8 +93,7 @@ class Answers(Knowing):
 
     def fail(self, entry: Entry, failure: Failure, now: int) -> bool:
         """The attempt in flight has failed. True: reconcile now, seat and lane are kept (law L10)."""
-        if now >= self.timers.due or now >= self.deadlines.due:
-            self.tick(now)
+        self.tick(now)
         more = entry.rare()
         verdict = failure.verdict
         more.error, more.verdict = failure.error, verdict
@@ -143,8 +113,7 @@ class Answers(Knowing):
 
     def reconciled(self, entry: Entry, answer: Any, refusal: Verdict, delay: int, now: int) -> None:
         """`reconcile` has answered: Applied, Again, Refused (classified as `refusal`) or Unknown (law L10)."""
-        if now >= self.timers.due or now >= self.deadlines.due:
-            self.tick(now)
+        self.tick(now)
         more = entry.rare()
         more.reconciling = False
         if isinstance(answer, Applied):
@@ -187,8 +156,7 @@ class Answers(Knowing):
 
     def reconcile_failed(self, entry: Entry, failure: Failure, now: int) -> None:
         """`reconcile` has raised: it waits as the verdict says and reconciles again, sending nothing first (L14)."""
-        if now >= self.timers.due or now >= self.deadlines.due:
-            self.tick(now)
+        self.tick(now)
         more = entry.rare()
         self._heed(entry, failure, now)
         kind = failure.verdict.kind
@@ -204,8 +172,7 @@ class Answers(Knowing):
 
     def stopped(self, entry: Entry, sent: bool, now: int) -> bool:
         """The attempt ended because it was asked to stop. True: reconcile now, for a handle that took it over (L8)."""
-        if now >= self.timers.due or now >= self.deadlines.due:
-            self.tick(now)
+        self.tick(now)
         more = entry.rare()
         if sent and entry.call.effect is not READ and not more.reconciling:
             more.doubt = True
@@ -346,7 +313,8 @@ class Answers(Knowing):
         lane = self.lanes.table.get(self.lane_key(entry))
         if isinstance(lane, Lane):
             lane.flying = None
-            index = self.lanes.reinsert(lane, entry)
+            index = self.lanes.place_again(lane, entry)
+            lane.line.insert(index, entry)
             self._inherit(lane, index, entry)
 
     def _absorber(self, entry: Entry, more: More) -> tuple[Entry | None, APICall[Any] | None]:
@@ -354,9 +322,7 @@ class Answers(Knowing):
         lane = self.lanes.table.get(self.lane_key(entry))
         if not isinstance(lane, Lane) or more.handles is not None or more.reconciling:
             return None, None
-        index = 0
-        while index < len(lane.line) and self.lanes.supersedes(lane.line[index].call.call_type, entry.call.call_type):
-            index += 1
+        index = self.lanes.place_again(lane, entry)
         if index == len(lane.line):
             return None, None
         newer = lane.line[index]

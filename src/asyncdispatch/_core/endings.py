@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from asyncdispatch._core.executions import MOVABLE, Executions, nanoseconds
 from asyncdispatch._core.lanes import Lane
 from asyncdispatch._core.parking import Hold, LaterScope
 from asyncdispatch._core.states import _OUTCOME_STATES, IN_FLIGHT, QUEUED, READ, STOPPING, Entry, More
-from asyncdispatch.calls import (
-    Verdict,
-    VerdictKind,
-)
-from asyncdispatch.errors import (
-    PrerequisiteFailed,
-)
+from asyncdispatch.calls import Verdict, VerdictKind
+from asyncdispatch.errors import PrerequisiteFailed
 from asyncdispatch.outcomes import Cancelled, Expired, Failed, Overwritten, Skipped, Succeeded
-
-if TYPE_CHECKING:
-    pass
 
 
 class Endings(Executions):
@@ -44,16 +36,9 @@ class Endings(Executions):
             if more is not None and more.doubt and "apply" in call.hooks:
                 self.objects.doubtful(self.lane_key(entry), self.executable(entry), entry.ticket, now)
                 self._time_overlay()
-        table = self.lanes.table
-        key = call.target.lane
-        if key[-1] == "*":
-            key = self.lane_key(entry)
-        if table.get(key) is entry:
-            del table[key]
-        else:
-            lane = self.lanes.discard(key, entry)
-            if lane is not None:
-                self._advance(lane)
+        lane = self.lanes.discard(self.lane_key(entry), entry)
+        if lane is not None:
+            self._advance(lane)
 
     def _conclude(self, entry: Entry, now: int, kind: type, *args: Any, late: Any = None) -> None:
         """The execution has ended: its handles are told `kind`, its leavers what they left with."""
@@ -215,7 +200,7 @@ class Endings(Executions):
 
     def cancel(self, handle: Entry, reason: str, now: int) -> bool:
         """Cancel one handle. False if it has its outcome, or is leaving, already."""
-        if handle.done() or (handle.more is not None and handle.more.leaving is not None):
+        if handle.leaves:
             return False
         self._depart(handle, now, Cancelled, reason)
         self._after(now)
@@ -223,7 +208,7 @@ class Endings(Executions):
 
     def fail_call(self, handle: Entry, error: BaseException, now: int) -> None:
         """User code of a call has raised outside of an attempt (law L14): the call ends with it."""
-        if handle.done() or (handle.more is not None and handle.more.leaving is not None):
+        if handle.leaves:
             return
         self._depart(handle, now, Failed, error, Verdict(VerdictKind.PERMANENT, reason="user code raised"))
         self._after(now)
@@ -262,10 +247,8 @@ class Endings(Executions):
                 action[0](action[1], now)
             while handles := self.deadlines.pop(now):
                 for handle in handles:
-                    if handle.done() or (handle.more is not None and handle.more.leaving is not None):
-                        continue
-                    phase = handle.lead.phase
-                    self._depart(handle, now, Expired, "in_flight" if phase.flying else phase.value)
+                    if not handle.leaves:
+                        self._depart(handle, now, Expired, handle.lead.where)
         if self._requirements:
             self._after(now)
 

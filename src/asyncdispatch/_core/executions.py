@@ -43,16 +43,14 @@ def nanoseconds(seconds: float) -> int:
 class Executions:
     """The tables, and the moves that keep them in step."""
 
-    common_path = True
-    """Take the short way for common calls. Tests turn it off, to compare."""
     closed: str | None = None
     """Why nothing is accepted any more (law L15)."""
 
     def __init__(self, config: DispatcherConfig, new_entry: Callable[..., Entry] | None = None) -> None:
         self.config = config
         self._new_entry = new_entry or partial(Entry, None)
-        self._floors = [floor for _, floor in config.levels.levels]
-        levels = len(self._floors)
+        self._floors = [floor for _, floor in config.levels.levels[1:]]  # the first level catches all that is below
+        levels = len(config.levels.levels)
         self._timeout = nanoseconds(config.timeout)
         self.levels = levels
         self._level_of_zero = self.level_of(0)
@@ -76,7 +74,8 @@ class Executions:
         self.groups: dict[str, Group] = {}
         self.settled: list[Entry] = []  # handles that got their outcome; the shell tells their callers
         self.stops: list[Entry] = []  # executions whose attempt shall end; the shell cancels it
-        self.calm = False  # nothing holds calls back: no rate, breaker, held credentials, nor a budget to fill
+        self.calm = False  # nothing holds calls back, and nothing is to be earned: see `_calm`
+        self._calm()
         self.stale = 0  # late successes that reached nobody
         self.joins = 0
         self.merges = 0
@@ -86,7 +85,7 @@ class Executions:
     # -- names --------------------------------------------------------------------------------------------------------
 
     def level_of(self, priority: int) -> int:
-        return max(0, bisect_right(self._floors, priority) - 1)
+        return bisect_right(self._floors, priority)
 
     def _flow(self, name: str) -> Flow:
         flow = self.flows.get(name)
@@ -218,12 +217,9 @@ class Executions:
             self._advance(lane)
         more = entry.rare()
         if wake < NEVER:
-            self.timers.set(more, wake, (self._delay_over, entry))
+            self.timers.set(more, wake, (self.place, entry))
         else:
             self.timers.void(more)
-
-    def _delay_over(self, entry: Entry, now: int) -> None:
-        self.place(entry, now)
 
     def _withdraw(self, entry: Entry) -> Lane | None:
         """Take a waiting execution out of the queue and out of line. Its lane, if it is one in full."""
@@ -280,8 +276,10 @@ class Executions:
 
     def _enqueue(self, entry: Entry) -> None:
         entry.move(QUEUED)
-        table = self.breakers.table
-        self.ordering.push(entry, bool(table) and self.breakers.blocks(entry.flow.name, entry.group.name))
+        self._push(entry)
+
+    def _push(self, entry: Entry) -> None:
+        self.ordering.push(entry, self.breakers.blocks(entry.flow.name, entry.group.name))
 
     # -- ranks (law L9) -----------------------------------------------------------------------------------------------
 
@@ -327,8 +325,7 @@ class Executions:
             self.admission.sheddables.remove(entry)
         entry.level, entry.rank = level, rank
         if queued:
-            table = self.breakers.table
-            self.ordering.push(entry, bool(table) and self.breakers.blocks(entry.flow.name, entry.group.name))
+            self._push(entry)
         if sheddable:
             self._offer(entry)
 
@@ -337,7 +334,7 @@ class Executions:
         if entry.call.prerequisite is None and (entry.more is None or entry.more.handles is None):
             self.admission.sheddables.add(entry)
 
-    # -- seats --------------------------------------------------------------------------------------------------------
+    # -- seats, and what holds calls back -----------------------------------------------------------------------------
 
     def _give_seat(self, entry: Entry) -> None:
         flow, group = entry.flow, entry.group
@@ -349,6 +346,10 @@ class Executions:
         group.waiting += 1
         if group.limit is not None and not group.full:
             self.ordering.refresh_group(group)
+
+    def _calm(self) -> None:
+        free = self.rate is None and not self.breakers.table and not self.holds
+        self.calm = free and self.budget.full and self.closed is None
 
     def _unblock(self, flow: Flow) -> None:
         for queue in flow.queues:

@@ -23,10 +23,10 @@ from asyncdispatch._core.states import (
 if TYPE_CHECKING:
     from collections.abc import Sized
 
-    from asyncdispatch._core.machine import DispatchCore
+    from asyncdispatch._core.machine import Machine
 
 
-def check_invariants(core: DispatchCore, now: int) -> None:
+def check_invariants(core: Machine, now: int) -> None:
     """Raise `InvariantError`, naming the law, if the machine contradicts itself."""
     entries = core.executions()
     for check in (_outcomes, _lanes, _seats, _capacity, _limits, _order, _joining, _ranks, _timers, _contexts, _tables):
@@ -39,7 +39,7 @@ def _require(good: bool, law: str, what: str, entry: Entry | None = None) -> Non
         raise InvariantError(f"{law}: {what}{where}")
 
 
-def _outcomes(core: DispatchCore, entries: list[Entry], now: int) -> None:
+def _outcomes(core: Machine, entries: list[Entry], now: int) -> None:
     for entry in entries:
         _require(not entry.phase.terminal, "L1", "a live execution has a terminal phase", entry)
         for handle in core.living(entry):
@@ -49,7 +49,7 @@ def _outcomes(core: DispatchCore, entries: list[Entry], now: int) -> None:
             _require(bool(wanted), "L1", "an execution that nobody wants", entry)
 
 
-def _lanes(core: DispatchCore, entries: list[Entry], now: int) -> None:
+def _lanes(core: Machine, entries: list[Entry], now: int) -> None:
     flying: dict[str, int] = {}
     for entry in entries:
         if entry.phase.flying and entry.call.effect is not READ:
@@ -74,7 +74,7 @@ def _lanes(core: DispatchCore, entries: list[Entry], now: int) -> None:
             _require(outside, "L12", "outside of the line but not waiting for time or requirements", entry)
 
 
-def _seats(core: DispatchCore, entries: list[Entry], now: int) -> None:
+def _seats(core: Machine, entries: list[Entry], now: int) -> None:
     flying = [entry for entry in entries if entry.phase.flying]
     _require(core.seats.taken == len(flying), "L3", f"{core.seats.taken} seats taken, {len(flying)} in flight")
     for flow in core.flows.values():
@@ -89,7 +89,7 @@ def _seats(core: DispatchCore, entries: list[Entry], now: int) -> None:
         _require(group.waiting == waiting, "L3", f"type {group.name} counts {group.waiting} waiting, has {waiting}")
 
 
-def _capacity(core: DispatchCore, entries: list[Entry], now: int) -> None:
+def _capacity(core: Machine, entries: list[Entry], now: int) -> None:
     handles = _unsettled(core, entries)
     own = [handle for handle in handles if handle.more is None or handle.more.lead is None]
     admission = core.admission
@@ -107,7 +107,7 @@ def _capacity(core: DispatchCore, entries: list[Entry], now: int) -> None:
             _require(never_started <= core.config.lane_capacity, "L4", f"lane {key} is over its capacity")
 
 
-def _unsettled(core: DispatchCore, entries: list[Entry]) -> list[Entry]:
+def _unsettled(core: Machine, entries: list[Entry]) -> list[Entry]:
     found: list[Entry] = []
     for entry in entries:
         found.extend(core.living(entry))
@@ -116,14 +116,14 @@ def _unsettled(core: DispatchCore, entries: list[Entry]) -> list[Entry]:
     return found
 
 
-def _limits(core: DispatchCore, entries: list[Entry], now: int) -> None:
+def _limits(core: Machine, entries: list[Entry], now: int) -> None:
     for entry in entries:
         for handle in core.living(entry):
             late = now - core.handle_limit(handle)
             _require(late < 100_000_000, "L5", f"still living {late} ns after its limit", handle)
 
 
-def _order(core: DispatchCore, entries: list[Entry], now: int) -> None:
+def _order(core: Machine, entries: list[Entry], now: int) -> None:
     queued = [entry for entry in entries if entry.phase is QUEUED]
     standing = {entry.ticket: entry for entry in core.ordering.entries()}
     _require(len(standing) == len(queued) == core.ordering.ready, "L6", "queued calls and the queues disagree")
@@ -146,7 +146,7 @@ def _order(core: DispatchCore, entries: list[Entry], now: int) -> None:
                 _require(0 <= ahead <= queue.flow.increment, "L7", f"tag of {queue.flow.name} drifted by {ahead}")
 
 
-def _joining(core: DispatchCore, entries: list[Entry], now: int) -> None:
+def _joining(core: Machine, entries: list[Entry], now: int) -> None:
     keyed = [entry for entry in entries if entry.more is not None and entry.more.hash is not None]
     _require(len(core.keys) == len(keyed), "L8", "the index of keys and the executions disagree")
     for entry in entries:
@@ -154,7 +154,7 @@ def _joining(core: DispatchCore, entries: list[Entry], now: int) -> None:
             _require(handle.lead is entry, "L8", "a handle of another execution", handle)
 
 
-def _ranks(core: DispatchCore, entries: list[Entry], now: int) -> None:
+def _ranks(core: Machine, entries: list[Entry], now: int) -> None:
     key_of = core.ordering.key_of
     for entry in entries:
         mine = key_of(entry.level, entry.rank)
@@ -169,7 +169,7 @@ def _ranks(core: DispatchCore, entries: list[Entry], now: int) -> None:
                 _require(good, "L9", "less urgent than a call behind it in line", before)
 
 
-def _timers(core: DispatchCore, entries: list[Entry], now: int) -> None:
+def _timers(core: Machine, entries: list[Entry], now: int) -> None:
     _require(
         len(core.deadlines) == sum(len(core.living(entry)) for entry in entries), "L19", "a handle lacks a deadline"
     )
@@ -190,7 +190,7 @@ def _timers(core: DispatchCore, entries: list[Entry], now: int) -> None:
         _require(hold.timer != 0 or hold.probe is not None, "L19", f"scope {hold.scope!r} is held without a probe")
 
 
-def _contexts(core: DispatchCore, entries: list[Entry], now: int) -> None:
+def _contexts(core: Machine, entries: list[Entry], now: int) -> None:
     for entry in entries:
         if entry.phase is QUEUED:
             able = any(core.may_start(handle, now) for handle in core.living(entry))
@@ -201,7 +201,7 @@ def _contexts(core: DispatchCore, entries: list[Entry], now: int) -> None:
                 _require(handle.ticket in handle.more.epoch.handles, "L19", "its context does not know it", handle)
 
 
-def _tables(core: DispatchCore, entries: list[Entry], now: int) -> None:
+def _tables(core: Machine, entries: list[Entry], now: int) -> None:
     if entries:
         return
     tables: dict[str, Sized] = {

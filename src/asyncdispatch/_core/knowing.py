@@ -12,27 +12,15 @@ from asyncdispatch._core.lanes import CONTROL_FIELDS, with_fields_of
 from asyncdispatch._core.overlay import OwnWrite, integer_version
 from asyncdispatch._core.states import CREATE, DELAYED, NEVER, READ, Entry
 from asyncdispatch._core.waiting import Waiting
-from asyncdispatch.calls import (
-    APICall,
-    ObjectRef,
-    Verdict,
-    VerdictKind,
-    identity_in,
-)
+from asyncdispatch.calls import Verdict, VerdictKind, identity_in
 from asyncdispatch.contexts import ContextOwner, SchedulingContext
-from asyncdispatch.errors import (
-    ConfigurationError,
-    DispatcherClosed,
-    StaleContext,
-)
+from asyncdispatch.errors import ConfigurationError, DispatcherClosed, StaleContext
 from asyncdispatch.outcomes import Cancelled, Failed
 
 if TYPE_CHECKING:
-    pass
-
+    from asyncdispatch.calls import APICall, ObjectRef
 
 OTHER_OBJECT = Verdict(VerdictKind.GONE, reason="another object has its name now")
-
 
 PLAIN = (NoneType, int, str, bool, float, tuple, bytes)
 """What an answer often is and an object never."""
@@ -54,9 +42,8 @@ class Knowing(Waiting):
             ref = entry.call.target
             if ref.uid in (None, uid) or entry.call.effect is CREATE or entry.phase.flying:
                 continue
-            error = RuntimeError(f"{ref} is gone: another object has its name now")
             for handle in list(self.living(entry)):
-                self._depart(handle, now, Failed, error, OTHER_OBJECT)
+                self._depart(handle, now, Failed, gone(ref), OTHER_OBJECT)
 
     def forget(self, ref: ObjectRef, reason: str, now: int) -> int:
         """The object is gone: cancel what waits or flies for it, and what depends on it (rules R13, R18).
@@ -234,6 +221,11 @@ class Knowing(Waiting):
             epoch.set_requirement(name, state)  # raises, and names what is required
         self._requirements.append((epoch, name, state))
         self._after(now)
+
+
+def gone(ref: ObjectRef) -> RuntimeError:
+    """The error that goes with `OTHER_OBJECT`."""
+    return RuntimeError(f"{ref} is gone: another object has its name now")
 
 
 def _identity_of(value: Any, ref: ObjectRef) -> tuple[str, str, int | None] | None:

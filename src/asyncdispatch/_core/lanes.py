@@ -87,12 +87,6 @@ class Lanes:
         self.table: dict[str, Entry | Lane] = {}
         self._supersedes = {name: frozenset(policy.supersedes) for name, policy in call_types.items()}
 
-    @staticmethod
-    def key(call: APICall[Any], ticket: int) -> str:
-        """The lane of a call: its object's, or one of its own if the server will choose the name (rule R5)."""
-        ref = call.target
-        return f"{ref.lane}#{ticket}" if ref.generated else ref.lane
-
     def supersedes(self, one: str, other: str) -> bool:
         """True if the success of a call of type `one` settles a waiting call of type `other`."""
         return other in self._supersedes.get(one, ())
@@ -138,12 +132,11 @@ class Lanes:
         line.insert(index, entry)
         return index
 
-    def reinsert(self, lane: Lane, entry: Entry) -> int:
-        """Put back a write that flew: in front, but behind those that have moved past it (law L12)."""
+    def place_again(self, lane: Lane, entry: Entry) -> int:
+        """Where in line a write that flew stands again: in front, but behind those that have moved past it (L12)."""
         line, index = lane.line, 0
         while index < len(line) and self.supersedes(line[index].call.call_type, entry.call.call_type):
             index += 1
-        line.insert(index, entry)
         return index
 
 

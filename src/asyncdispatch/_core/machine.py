@@ -8,55 +8,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from asyncdispatch._core.answers import Answers
-from asyncdispatch._core.epochs import Epoch
-from asyncdispatch._core.executions import nanoseconds
 from asyncdispatch._core.idempotency import key_hash
-from asyncdispatch._core.knowing import OTHER_OBJECT, PLAIN
-from asyncdispatch._core.lanes import Lane, mergeable, merged
+from asyncdispatch._core.joining import Joining
+from asyncdispatch._core.knowing import OTHER_OBJECT, gone
+from asyncdispatch._core.lanes import Lane
 from asyncdispatch._core.overlay import integer_version
-from asyncdispatch._core.parking import Failure
-from asyncdispatch._core.states import (
-    BACKOFF,
-    DELAYED,
-    HELD,
-    IN_FLIGHT,
-    JOINED,
-    LINE,
-    PLACE_SHIFT,
-    QUEUED,
-    READ,
-    REQUIREMENTS,
-    TICKET_MASK,
-    Entry,
-    place_of,
-)
-from asyncdispatch.calls import (
-    APICall,
-)
-from asyncdispatch.errors import (
-    ConfigurationError,
-    DispatcherClosed,
-)
-from asyncdispatch.outcomes import Expired, Failed, Overwritten, Shed, Succeeded
+from asyncdispatch._core.states import DELAYED, IN_FLIGHT, PLACE_SHIFT, READ, Entry
+from asyncdispatch.errors import ConfigurationError, DispatcherClosed
+from asyncdispatch.outcomes import Expired, Failed, Shed, Succeeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from asyncdispatch._core.seats import Flow
-
-COMMON = frozenset({"call_type", "target", "effect", "priority", "flow", "timeout", "version", "scope", "retry", "fn"})
-"""Fields that a call may give and still be a common one: what it is and when it is urgent, nothing that binds it."""
-
-__all__ = ["DispatchCore", "Failure"]
+    from asyncdispatch._core.epochs import Epoch
+    from asyncdispatch.calls import APICall
 
 
-class DispatchCore(Answers):
-    """The machine."""
-
-    quick = False
-    _tickets = 0
-    _since = 0
+class Machine(Joining):
+    """Every decision, in small steps. `DispatchCore` adds short ways for common calls."""
 
     # -- submitting ---------------------------------------------------------------------------------------------------
 
@@ -70,10 +39,6 @@ class DispatchCore(Answers):
             self.tick(now)
         if self.closed is not None:
             raise DispatcherClosed(self.closed)
-        if COMMON.issuperset(call.__dict__) and call.common and self.common_path and self.rate is None:
-            entry = self._submit_common(call, now)
-            if entry is not None:
-                return entry
         epoch = self._living_epoch(call, now) if call.context is not None else None
         hashed = None
         if call.idempotency_key is not None or call.effect is READ:
@@ -86,55 +51,15 @@ class DispatchCore(Answers):
                 if remembered is not None:
                     return self._settled_at_once(call, epoch, now, Succeeded, remembered)
         if self._other_uid(call):
-            gone = RuntimeError(f"{call.target} is gone: another object has its name now")
-            return self._settled_at_once(call, epoch, now, Failed, (gone, OTHER_OBJECT))
+            return self._settled_at_once(call, epoch, now, Failed, (gone(call.target), OTHER_OBJECT))
         return self._accept(call, epoch, hashed, now)
-
-    def _submit_common(self, call: APICall[Any], now: int) -> Entry | None:
-        """What `_accept` does, in one piece, for a write of a free object that nothing binds; else None.
-
-        Most calls are of this kind. The property tests hold this equal to the long way, decision by decision.
-        """
-        ref, table, admission = call.target, self.lanes.table, self.admission
-        lane = ref.lane
-        flow, group = self.flows.get(call.flow), self.groups.get(call.call_type)
-        if (
-            lane in table
-            or flow is None
-            or group is None
-            or ref.uid is not None
-            or flow.max_queued is not None
-            or admission.depth >= admission.ordinary
-            or call.effect is READ
-            or lane[-1] == "*"
-        ):
-            return None
-        self._tickets = ticket = self._tickets + 1
-        timeout, priority = call.timeout, call.priority
-        deadline = self._since + (self._timeout if timeout is None else nanoseconds(timeout))
-        level = self._level_of_zero if priority == 0 else self.level_of(priority)
-        place = now << PLACE_SHIFT | (ticket & TICKET_MASK)
-        table[lane] = entry = self._new_entry(call, ticket, place, level, deadline, flow, group)
-        flow.accepted += 1
-        group.waiting += 1
-        admission.depth = depth = admission.depth + 1
-        if depth >= admission.up:
-            admission.aim()
-        self.deadlines.add(entry)
-        entry.move(QUEUED)
-        blocked = bool(self.breakers.table) and self.breakers.blocks(flow.name, group.name)
-        self.ordering.push(entry, blocked)
-        return entry
 
     def _accept(self, call: APICall[Any], epoch: Epoch | None, hashed: int | None, now: int) -> Entry:
         """Merge it, answer it as a no-op, or give it a place of its own. User hooks and refusals come first."""
-        lane_key = call.target.lane
-        found = self.lanes.table.get(lane_key)
-        pending: Entry | None = None
+        found = self.lanes.table.get(call.target.lane)
         if found is not None:
-            pending, both = self._merge_candidate(found, call, epoch, now)
-            if pending is not None:
-                assert both is not None
+            pending, both = self._merge_candidate(found, call, epoch)
+            if pending is not None and both is not None:
                 return self._merge(pending, call, both, epoch, now)
             waiting = found.waiting() if isinstance(found, Lane) else not found.phase.flying
             if waiting >= self.config.lane_capacity and call.target.lane[-1] != "*":
@@ -142,7 +67,7 @@ class DispatchCore(Answers):
         elif "is_noop" in call.hooks and self._is_noop(call, epoch, now):
             self._see_own(call, now)
             return self._settled_at_once(call, epoch, now, Succeeded, (None,))
-        flow = self.flows.get(call.flow) or self._flow(call.flow)
+        flow = self._flow(call.flow)
         admission = self.admission
         victim: Entry | None = None
         if admission.depth >= admission.ordinary or flow.max_queued is not None:
@@ -153,30 +78,13 @@ class DispatchCore(Answers):
         self._register(entry, epoch, hashed)
         if call.version is not None:
             self._see_own(call, now)
-        if entry.more is None and self.rate is None and found is None:
-            self._enqueue(entry)
-        elif self._hopeless(entry, now):
+        if self._hopeless(entry, now):
             return entry
-        else:
-            self.place(entry, now)
+        self.place(entry, now)
         if call.sheddable:
             self._offer(entry)
         if self._requirements:
             self._after(now)
-        return entry
-
-    def _make(self, call: APICall[Any], epoch: Epoch | None, flow: Flow, now: int) -> Entry:
-        self._tickets = ticket = self._tickets + 1
-        timeout = call.timeout
-        deadline = self._since + (self._timeout if timeout is None else nanoseconds(timeout))
-        group = self.groups.get(call.call_type) or self._group(call.call_type)
-        priority = call.priority
-        level = self._level_of_zero if priority == 0 else self.level_of(priority)
-        entry = self._new_entry(call, ticket, place_of(now, ticket), level, deadline, flow, group)
-        if epoch is not None:
-            entry.rare().epoch = epoch
-        if call.not_before:
-            entry.rare().ready_at = now + nanoseconds(call.not_before)
         return entry
 
     def _register(self, entry: Entry, epoch: Epoch | None, hashed: int | None) -> None:
@@ -184,10 +92,7 @@ class DispatchCore(Answers):
         call = entry.call
         self.admission.entered(entry.flow)
         entry.group.waiting += 1
-        key = call.target.lane
-        if key[-1] == "*":
-            key = f"{key}#{entry.ticket}"
-        table = self.lanes.table
+        key, table = self.lane_key(entry), self.lanes.table
         if key in table:
             lane = self.lanes.lane(key)
             lane.add(entry)
@@ -200,17 +105,6 @@ class DispatchCore(Answers):
         self.deadlines.add(entry)
         if epoch is not None or call.depends_on:
             self._tie(entry, epoch)
-
-    def _tie(self, handle: Entry, epoch: Epoch | None) -> None:
-        """To its context, and to the objects that it depends on."""
-        call = handle.call
-        if epoch is not None:
-            epoch.handles[handle.ticket] = handle
-            if call.prerequisite is not None:
-                self._requirements.append((epoch, call.prerequisite, None))
-        for ref in call.depends_on:
-            handle.rare()
-            self.dependents.setdefault(ref.lane, {})[handle.ticket] = handle
 
     def _settled_at_once(
         self, call: APICall[Any], epoch: Epoch | None, now: int, kind: type, args: tuple[Any, ...]
@@ -279,84 +173,6 @@ class DispatchCore(Answers):
         except Exception as error:
             raise ConfigurationError("is_noop", type(call).__name__, f"it raised {error!r}: mend it") from error
 
-    # -- joining (law L8) ---------------------------------------------------------------------------------------------
-
-    def _joinable(self, found: Entry, call: APICall[Any]) -> bool:
-        if call.effect is not READ or not call.ordered:
-            return True
-        if not self.ordered(found):
-            return False
-        lane = self.lanes.table.get(call.target.lane)
-        return not isinstance(lane, Lane) or lane.last_write < found.ticket
-
-    def _join(self, lead: Entry, call: APICall[Any], epoch: Epoch | None, now: int) -> Entry:
-        self.admission.admit_joiner(now)
-        handle = self._make(call, epoch, lead.flow, now)
-        handle.group = lead.group
-        handle.rare().lead = lead
-        handle.move(JOINED)
-        more = lead.rare()
-        if more.handles is None:
-            more.handles = [lead]
-        more.handles.append(handle)
-        self.admission.joined += 1
-        self.joins += 1
-        self.admission.sheddables.remove(lead)
-        self.deadlines.add(handle)
-        self._tie(handle, epoch)
-        self._raise_rank(lead, handle.level, handle.accepted)
-        self._spread_rank(lead)
-        if lead.phase in (DELAYED, REQUIREMENTS):
-            self.place(lead, now)
-        elif self.handle_limit(handle) <= more.until:  # law L20: the next attempt comes too late for it
-            self._depart(handle, now, Expired, lead.phase.value)
-        self._after(now)
-        return handle
-
-    # -- merging (law L13) --------------------------------------------------------------------------------------------
-
-    def _merge_candidate(
-        self, found: Entry | Lane, call: APICall[Any], epoch: Epoch | None, now: int
-    ) -> tuple[Entry | None, APICall[Any] | None]:
-        """The last in line and what it becomes, if the newcomer merges with it. Asks `merge`; changes nothing."""
-        if call.not_before or (call.awaits_prerequisites and epoch is not None and epoch.unconfirmed):
-            return None, None  # it does not enter the line yet
-        last = found.line[-1] if isinstance(found, Lane) and found.line else found
-        if not isinstance(last, Entry) or last.phase.flying:
-            return None, None
-        if last.phase in (DELAYED, REQUIREMENTS) or not mergeable(last, call):
-            return None, None
-        both = merged(call, self.executable(last))
-        return (None, None) if both is None else (last, both)
-
-    def _merge(self, pending: Entry, call: APICall[Any], both: APICall[Any], epoch: Epoch | None, now: int) -> Entry:
-        """The newcomer takes over from the last in line, which is at once Overwritten: its place, rank and backoff."""
-        entry = self._make(both, epoch, self._flow(call.flow), now)
-        self.admission.entered(entry.flow)
-        entry.group.waiting += 1
-        self.deadlines.add(entry)
-        self._tie(entry, epoch)
-        lane = self.lanes.lane(self.lane_key(pending))
-        index = next(i for i, other in enumerate(lane.line) if other is pending)
-        lane.line[index] = entry
-        lane.last_write = entry.ticket
-        phase, more = pending.phase, pending.more
-        until, later, hold = (more.until, more.later, more.hold) if more is not None else (0, None, None)
-        self._raise_rank(entry, pending.level, pending.rank)
-        self.merges += 1
-        self._conclude(pending, now, Overwritten, entry.ticket)
-        entry.move(LINE)
-        self._inherit(lane, index, entry)
-        if phase is BACKOFF:
-            self._back_off(entry, max(until, now), later, now)
-        elif phase is HELD and hold is not None and self.holds.get(hold.scope) is hold:
-            self._hold(entry, hold, now)
-        self._advance(lane)
-        if call.sheddable and not entry.done():
-            self._offer(entry)
-        self._after(now)
-        return entry
-
     # -- starting -----------------------------------------------------------------------------------------------------
 
     def next(self, now: int) -> Entry | None:
@@ -384,57 +200,6 @@ class DispatchCore(Answers):
                 self._start(entry, now)
                 return entry
         return None
-
-    def turn(self, entry: Entry, value: Any, now: int) -> Entry | None:
-        """`succeed`, then `next`, for a worker that goes on: one call's seat passes to the next.
-
-        In one piece for common calls, to which nothing is attached, while nothing holds calls back; held equal to the
-        two by the property tests. `quick` says that it was so: one handle was settled, and nothing else came of it.
-        """
-        self.quick = False
-        if (
-            self.calm
-            and entry.more is None
-            and type(value) in PLAIN
-            and now < self.timers.due
-            and now < self.deadlines.due
-            and entry.flow.limit is None
-            and entry.group.limit is None
-            and not entry.call.hooks
-            and self.lanes.table.get(entry.call.target.lane) is entry
-        ):
-            group, seats = entry.group, self.seats
-            if seats.adaptive and seats.taken >= seats.limit:
-                seats.succeeded()
-            group.usual += (now - entry.started - group.usual) >> 3
-            follower = self.ordering.take_common(now) if seats.taken <= seats.limit else None
-            if follower is None:
-                self._give_seat(entry)
-                self._succeed_common(entry, value, now)
-                return self.next(now)
-            self.quick = True
-            flow = entry.flow
-            flow.in_flight -= 1
-            group.in_flight -= 1
-            group.waiting += 1
-            self._succeed_common(entry, value, now)
-            follower.move(IN_FLIGHT)
-            follower.started = now
-            follower.attempts = 1
-            follower.flow.in_flight += 1
-            group = follower.group
-            group.in_flight += 1
-            group.waiting -= 1
-            call = follower.call
-            if call.sheddable:
-                self.admission.sheddables.remove(follower)
-            lane = self.lanes.table.get(call.target.lane)
-            if lane is not follower and isinstance(lane, Lane):
-                lane.leave_line(follower)
-                lane.flying = follower
-            return follower
-        self.succeed(entry, value, now)
-        return self.next(now)
 
     def can_start(self, clock: Callable[[], int]) -> bool:
         """True if some call may start now: no use to wake anybody otherwise."""
@@ -525,6 +290,7 @@ class DispatchCore(Answers):
     def drain(self, until: int, now: int) -> None:
         """Accept nothing more; what is there finishes or expires by `until`."""
         self.closed = self.closed or "draining for good"
+        self.calm = False
         for handle in self.handles():
             if handle.deadline > until:
                 self.deadlines.remove(handle)
@@ -534,12 +300,12 @@ class DispatchCore(Answers):
     def close(self, reason: str, now: int) -> None:
         """Accept nothing more and cancel everything; what flies is told when its attempt has ended."""
         self.closed = reason
+        self.calm = False
         for handle in self.handles():
-            if handle.done() or (handle.more is not None and handle.more.leaving is not None):
+            if handle.leaves:
                 continue  # the end of another has ended it
             if self.handle_limit(handle) <= now:
-                phase = handle.lead.phase
-                self._depart(handle, now, Expired, "in_flight" if phase.flying else phase.value)
+                self._depart(handle, now, Expired, handle.lead.where)
             else:
                 self.cancel(handle, reason, now)
         for epoch in list(self.epochs.table.values()):

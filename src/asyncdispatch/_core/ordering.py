@@ -55,8 +55,6 @@ class FlowQueue:
     def head(self) -> Entry | None:
         """The oldest live entry; dead ones before it are dropped."""
         fifo, heap = self.fifo, self.older.heap
-        if fifo and not heap and fifo[0].at is self:
-            return fifo[0]
         while fifo and fifo[0].at is not self:
             fifo.popleft()
         if not fifo:
@@ -91,7 +89,7 @@ class FlowQueue:
 class Band:
     """One (call type, level): its flows, their oldest places and their tags, side by side."""
 
-    __slots__ = ("group", "heads", "idle", "level", "named", "offset", "queues", "service", "slot", "tags")
+    __slots__ = ("group", "heads", "level", "named", "offset", "queues", "service", "slot", "tags")
 
     def __init__(self, group: Group, level: int, offset: int, slot: int) -> None:
         self.group = group
@@ -102,8 +100,9 @@ class Band:
         self.heads: list[int] = []
         self.tags: list[int] = []
         self.named: dict[str, FlowQueue] = {}
-        self.service = 0  # the tag in service
-        self.idle: list[tuple[int, str]] = []  # heap of (tag, flow) of flows that ran empty but are still ahead
+        # The tag in service. A flow's tag is never more than one turn ahead of it, so that a flow which ran empty need
+        # not be remembered: entering one turn ahead, it gets no credit and owes nothing (law L7).
+        self.service = 0
 
 
 class Group:
@@ -187,6 +186,10 @@ class Ordering:
 
     def pick(self) -> Entry | None:
         """The call that starts next, seats and tokens permitting (laws L6, L7)."""
+        queue = self._next_queue()
+        return None if queue is None else queue.head()
+
+    def _next_queue(self) -> FlowQueue | None:
         keys = self._keys
         if not keys:
             return None
@@ -194,12 +197,7 @@ class Ordering:
         if best >= NEVER:
             return None
         band = self._bands[keys.index(best)]
-        queues = band.queues
-        queue = queues[0] if len(queues) == 1 else queues[band.tags.index(min(band.tags))]
-        fifo = queue.fifo
-        if fifo and not queue.older.heap and fifo[0].at is queue:
-            return fifo[0]
-        return queue.head()
+        return band.queues[band.tags.index(min(band.tags))]
 
     def take(self, entry: Entry) -> None:
         """`entry`, just picked, starts: its flow is charged (law L7)."""
@@ -215,30 +213,18 @@ class Ordering:
         band = queue.band
         queue.live -= 1
         self.ready -= 1
-        if queue.tag > band.service:
-            band.service = queue.tag
+        band.service = max(band.service, queue.tag)
         queue.tag += queue.flow.increment
-        while band.idle and band.idle[0][0] < band.service:
-            heappop(band.idle)
         if not queue.live:
             self._leave(queue)
             return
-        if queue.blocked:
-            self._rehead(queue)
-            return
-        slot, fifo = queue.slot, queue.fifo
-        band.tags[slot] = queue.tag
-        head = fifo[0] if fifo and not queue.older.heap and fifo[0].at is queue else queue.head()
-        assert head is not None
-        band.heads[slot] = rank = head.rank
-        group = band.group
-        if len(band.heads) == 1 and (group.limit is None or group.in_flight < group.limit):
-            self._keys[band.slot] = rank + band.offset
-        else:
-            self._rekey(band)
+        if not queue.blocked:
+            band.tags[queue.slot] = queue.tag
+        self._rehead(queue)
 
     def take_common(self, now: int) -> Entry | None:
-        """`pick` and `take` in one, if what is next is a common call with time enough; else None, taking nothing."""
+        """`pick` and `take` in one, if what is next is a common call with time enough and not its flow's last; else
+        None, taking nothing. Held equal to the two by the property tests."""
         keys = self._keys
         if len(keys) == 1:
             best, band = keys[0], self._bands[0]
@@ -249,33 +235,33 @@ class Ordering:
             return None
         if best >= NEVER:
             return None
-        queues, group = band.queues, band.group
-        alone = len(queues) == 1
-        queue = queues[0] if alone else queues[band.tags.index(min(band.tags))]
+        group, tags = band.group, band.tags
+        alone = len(tags) == 1
+        queue = band.queues[0 if alone else tags.index(min(tags))]
         fifo = queue.fifo
-        if queue.older.heap or not fifo:
+        if queue.live == 1 or queue.older.heap:
             return None
-        entry = fifo[0]
+        entry, follower = fifo[0], fifo[1]
         if (
             entry.at is not queue
+            or follower.at is not queue
             or entry.more is not None
             or entry.deadline - now <= 2 * group.usual
             or queue.flow.limit is not None
             or group.limit is not None
         ):
             return None
-        settled = queue.tag - band.service == queue.flow.increment
-        if not alone or not settled or queue.live == 1 or fifo[1].at is not queue:
-            self.take(entry)
-            return entry
-        # Alone in its band, a flow has nobody to take turns with: its tag may stand still, a whole turn ahead of the
-        # tag in service, as it would be after any start.
         fifo.popleft()
         entry.at = None
         queue.live -= 1
         self.ready -= 1
-        band.heads[0] = rank = fifo[0].rank
-        keys[band.slot] = rank + band.offset
+        tag = queue.tag
+        if tag > band.service:
+            band.service = tag
+        queue.tag = tags[queue.slot] = tag + queue.flow.increment
+        heads = band.heads
+        heads[queue.slot] = rank = follower.rank
+        keys[band.slot] = (rank if alone else min(heads)) + band.offset
         return entry
 
     # -- what may start -----------------------------------------------------------------------------------------
@@ -291,7 +277,7 @@ class Ordering:
             self._rekey(band)
         else:
             # Coming back is entering: no credit is saved while it could not start.
-            queue.tag = max(queue.tag, band.service + queue.flow.increment)
+            queue.tag = band.service + queue.flow.increment
             band.tags[queue.slot] = queue.tag
             self._rehead(queue)
 
@@ -349,18 +335,11 @@ class Ordering:
         return band
 
     def _enter(self, band: Band, flow: Flow, blocked: bool) -> FlowQueue:
-        """A flow gets its first ready call in a band: it enters at max(its own tag, the tag in service + 1/w)."""
+        """A flow gets its first ready call in a band: it enters one turn after the tag in service."""
         queue = FlowQueue(band, flow)
         queue.slot = len(band.queues)
         queue.blocked = blocked or flow.full
         queue.tag = band.service + flow.increment
-        for index, (tag, name) in enumerate(band.idle):
-            if name == flow.name:
-                queue.tag = max(queue.tag, tag)
-                band.idle[index] = band.idle[-1]
-                band.idle.pop()
-                heapify(band.idle)
-                break
         band.queues.append(queue)
         band.named[flow.name] = queue
         band.heads.append(NEVER)
@@ -369,7 +348,7 @@ class Ordering:
         return queue
 
     def _leave(self, queue: FlowQueue) -> None:
-        """A flow has nothing ready in this band any more: its tag is kept only while it is ahead (law L7)."""
+        """A flow has nothing ready in this band any more."""
         band = queue.band
         del band.named[queue.flow.name]
         queue.flow.queues.remove(queue)
@@ -382,7 +361,4 @@ class Ordering:
             last.slot = queue.slot
         if not band.queues:
             band.service = 0  # nobody is left to compare with
-            band.idle.clear()
-        elif queue.tag > band.service:
-            heappush(band.idle, (queue.tag, queue.flow.name))
         self._rekey(band)

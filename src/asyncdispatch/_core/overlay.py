@@ -24,16 +24,13 @@ MAX_IDENTITIES = 65_536
 class OwnWrite:
     """One ended write that defines `apply`. `version` is its answer's, None if it had none or is doubtful."""
 
-    __slots__ = ("answer", "call", "doubtful", "number", "since", "ticket", "version")
+    __slots__ = ("answer", "call", "number", "since", "ticket", "version")
 
-    def __init__(
-        self, call: APICall[Any], ticket: int, number: int, version: int | None, doubtful: bool, now: int
-    ) -> None:
+    def __init__(self, call: APICall[Any], ticket: int, number: int, version: int | None, now: int) -> None:
         self.call = call
         self.ticket = ticket
         self.number = number  # which of all ended writes it is
         self.version = version
-        self.doubtful = doubtful
         self.since = now
         self.answer: Any = None  # of a create whose name the server chose: the object itself
 
@@ -121,12 +118,12 @@ class Objects:
     # -- own writes (law L18) -----------------------------------------------------------------------------------
 
     def completed(self, lane: str, call: APICall[Any], ticket: int, version: int | None, answer: Any, now: int) -> None:
-        write = OwnWrite(call, ticket, self.ended, version, False, now)
+        write = OwnWrite(call, ticket, self.ended, version, now)
         write.answer = answer
         self._record(lane, write)
 
     def doubtful(self, lane: str, call: APICall[Any], ticket: int, now: int) -> None:
-        self._record(lane, OwnWrite(call, ticket, self.ended, None, True, now))
+        self._record(lane, OwnWrite(call, ticket, self.ended, None, now))
 
     def settle_doubt(self, lane: str, ticket: int) -> None:
         """The doubt about one call is over; what became of it is recorded anew, if it was done."""

@@ -20,24 +20,19 @@ TAG_UNIT = 1 << 40
 class TotalSeats:
     """Seats for all calls together. `taken` may exceed `limit` after a cut: then nothing starts until it does not."""
 
-    __slots__ = ("_cut_at", "_growth", "_policy", "adaptive", "limit", "taken")
+    __slots__ = ("_cut_at", "_growth", "_policy", "limit", "maximum", "taken")
 
     def __init__(self, limit: AdaptiveLimit | int) -> None:
         self._policy = limit if isinstance(limit, AdaptiveLimit) else None
-        self.adaptive = self._policy is not None
         self.limit = limit.initial if isinstance(limit, AdaptiveLimit) else limit
+        self.maximum = limit.maximum if isinstance(limit, AdaptiveLimit) else limit
         self.taken = 0
         self._growth = 0
         self._cut_at = 0
 
-    @property
-    def maximum(self) -> int:
-        return self._policy.maximum if self._policy else self.limit
-
     def succeeded(self) -> None:
         """A call has succeeded; called before its seat is given back. Grows by one seat per limit of full successes."""
-        policy = self._policy
-        if policy is None or self.taken < self.limit or self.limit >= policy.maximum:
+        if self.taken < self.limit or self.limit >= self.maximum:
             return
         self._growth += 1
         if self._growth >= self.limit:

@@ -15,6 +15,7 @@ An `Entry` is one accepted call. It is the caller's handle and, unless it joined
 from __future__ import annotations
 
 import enum
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from asyncdispatch.calls import Effect
@@ -117,7 +118,8 @@ TRANSITIONS: dict[CallState, tuple[CallState, ...]] = {
     JOINED: (SUCCEEDED, FAILED, SKIPPED, OVERWRITTEN, EXPIRED, CANCELLED),
     **dict.fromkeys(TERMINAL, ()),
 }
-"""Which state may follow which. `Entry.move` is the only writer of a phase, and knows no other transition."""
+"""Which state may follow which. `Entry.move` is the only writer of a phase and knows no other transition; the short ways
+of common calls (short.py) write three of them, which are checked against this table at import."""
 
 for _index, _state in enumerate(CallState):
     _state.bit = 1 << _index
@@ -125,6 +127,12 @@ for _index, _state in enumerate(CallState):
     _state.flying = _state in (IN_FLIGHT, STOPPING)
 for _state, _following in TRANSITIONS.items():
     _state.followers = sum(follower.bit for follower in _following)
+
+
+def allowed(*states: CallState) -> bool:
+    """True if each of the states may follow the one before it."""
+    return all(after in TRANSITIONS[before] for before, after in pairwise(states))
+
 
 _OUTCOME_STATES: dict[type, CallState] = {
     Succeeded: SUCCEEDED,
@@ -141,6 +149,10 @@ class InvariantError(AssertionError):
     """The machine has contradicted itself: a defect of this library, never of its user."""
 
 
+NO_BUCKET: dict[int, Entry] = {}
+"""Where a handle's deadline stands before it is set, and after it was cleared."""
+
+
 class Entry:
     """One accepted call: a handle, and its execution unless it joined another (law L8).
 
@@ -151,6 +163,7 @@ class Entry:
         "accepted",  # its place: when it was accepted, then its ticket
         "at",  # the queue in which it stands and is valid, or None
         "attempts",  # entries into execute
+        "bucket",  # of the handle's deadline
         "call",  # what is executed: merged, rebased or decided again, it is replaced
         "deadline",  # ns; of the handle
         "ended",  # ns; when the handle was settled
@@ -188,6 +201,7 @@ class Entry:
         self.group = group
         self.phase = ACCEPTED
         self.at: FlowQueue | Older | None = None
+        self.bucket: dict[int, Entry] = NO_BUCKET
         self.attempts = 0
         self.started = -1
         self.ended = 0
@@ -217,6 +231,16 @@ class Entry:
     def done(self) -> bool:
         """True once the handle has its outcome."""
         return self.phase.terminal or (self.more is not None and self.more.own is not None)
+
+    @property
+    def leaves(self) -> bool:
+        """True if it has its outcome, or wants to leave an attempt in flight and will get it with that one's end."""
+        return self.done() or (self.more is not None and self.more.leaving is not None)
+
+    @property
+    def where(self) -> str:
+        """What the execution is doing, as `Expired.where` says it."""
+        return str((IN_FLIGHT if self.phase.flying else self.phase).value)
 
     @property
     def state(self) -> CallState:
@@ -259,7 +283,6 @@ class More:
 
     __slots__ = (
         "again",
-        "barrier",
         "budgeted",
         "carrier",
         "doubt",
@@ -301,7 +324,6 @@ class More:
         self.epoch: Epoch | None = None
         self.until = 0  # end of backoff
         self.timer = 0  # number of its one live timer
-        self.barrier = 0  # an ordered read: the last write accepted before it
         # what came of earlier attempts
         self.error: BaseException | None = None
         self.verdict: Any = None

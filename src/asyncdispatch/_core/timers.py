@@ -9,7 +9,7 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, Protocol
 
-from asyncdispatch._core.states import NEVER
+from asyncdispatch._core.states import NEVER, NO_BUCKET
 
 if TYPE_CHECKING:
     from asyncdispatch._core.states import Entry
@@ -80,42 +80,39 @@ class Timers:
 class Deadlines:
     """Deadlines of handles, by bucket: setting and clearing cost a dict operation, firing is at most 67 ms late."""
 
-    __slots__ = ("_buckets", "_order", "due")
+    __slots__ = ("_order", "buckets", "due")
 
     def __init__(self) -> None:
-        self._buckets: dict[int, dict[int, Entry]] = {}
+        self.buckets: dict[int, dict[int, Entry]] = {}
         self._order: list[int] = []
         self.due = NEVER
 
     def __len__(self) -> int:
-        return sum(map(len, self._buckets.values()))
+        return sum(map(len, self.buckets.values()))
 
     def add(self, entry: Entry) -> None:
-        index = entry.deadline >> BUCKET_BITS
-        bucket = self._buckets.get(index)
+        entry.bucket = self.open(entry.deadline)
+        entry.bucket[entry.ticket] = entry
+
+    def open(self, deadline: int) -> dict[int, Entry]:
+        """The bucket of a deadline."""
+        index = deadline >> BUCKET_BITS
+        bucket = self.buckets.get(index)
         if bucket is None:
-            bucket = self._buckets[index] = {}
+            bucket = self.buckets[index] = {}
             heappush(self._order, index)
             self.due = (self._order[0] + 1) << BUCKET_BITS
-        bucket[entry.ticket] = entry
+        return bucket
 
     def remove(self, entry: Entry) -> None:
-        bucket = self._buckets.get(entry.deadline >> BUCKET_BITS)
-        if bucket is not None:
-            bucket.pop(entry.ticket, None)
+        entry.bucket.pop(entry.ticket, None)
+        entry.bucket = NO_BUCKET
 
     def pop(self, now: int) -> list[Entry]:
         """All handles of one bucket that is over, in order of acceptance; empty when none is."""
         while self._order and (self._order[0] + 1) << BUCKET_BITS <= now:
-            bucket = self._buckets.pop(heappop(self._order))
+            bucket = self.buckets.pop(heappop(self._order))
             self.due = (self._order[0] + 1) << BUCKET_BITS if self._order else NEVER
             if bucket:
                 return list(bucket.values())
         return []
-
-    def trim(self) -> None:
-        """Forget empty buckets (their number is bounded by the longest timeout; called when nothing is live)."""
-        if not any(self._buckets.values()):
-            self._buckets.clear()
-            self._order.clear()
-            self.due = NEVER

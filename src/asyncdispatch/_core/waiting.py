@@ -9,10 +9,7 @@ from asyncdispatch._core.executions import nanoseconds
 from asyncdispatch._core.lanes import Lane
 from asyncdispatch._core.parking import FIRST_PROBE, NEXT_PROBE, Failure, Hold, LaterScope
 from asyncdispatch._core.states import BACKOFF, HELD, LINE, QUEUED, Entry
-from asyncdispatch.calls import (
-    Verdict,
-    VerdictKind,
-)
+from asyncdispatch.calls import Verdict, VerdictKind
 from asyncdispatch.outcomes import Failed
 
 if TYPE_CHECKING:
@@ -37,12 +34,10 @@ class Waiting(Endings):
                 hold = self.holds[scope] = Hold(scope, now)
             hold.error = failure.error
             self._hold(entry, hold, now)
-        elif kind is VerdictKind.LATER:
-            more.failures += 1
-            self._back_off(entry, now + failure.delay, self._later_scope(entry, failure.verdict, now), now)
         else:
             more.failures += 1
-            self._back_off(entry, now + failure.delay, None, now)
+            later = self._later_scope(entry, failure.verdict, now) if kind is VerdictKind.LATER else None
+            self._back_off(entry, now + failure.delay, later, now)
         lane = self.lanes.table.get(self.lane_key(entry))
         if isinstance(lane, Lane):
             self._advance(lane)
