@@ -2,6 +2,7 @@
 #
 #   make test ARGS="tests/core -k order"           some tests only
 #   make test PYTHON=python3.13 VENV=.venv-3.13    with another Python, beside the first one
+#   make e2e K8S_VERSION=1.35.4                    on another Kubernetes; controlplane/ says which there are
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,10 +12,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types docs examples bench coverage clean
+.PHONY: help setup demo test controlplane e2e lint format types docs examples bench coverage clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) ## make the virtual environment and install everything into it
 
@@ -37,6 +38,13 @@ demo: $(STAMP) ## place 1,000 Pods through the dispatcher, over HTTP
 
 test: $(STAMP) ## run the tests on two processes; ARGS picks some
 	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+# K8S_VERSION and KUBEBUILDER_ASSETS are read from the environment, where make puts what it is given.
+controlplane: $(STAMP) ## build etcd, kube-apiserver and kube-scheduler for tests, into a cache
+	@$(BIN)/python -m asyncdispatch.testing.controlplane.build
+
+e2e: controlplane ## run the tests that need a real control plane; ARGS="-k name" picks some
+	@$(BIN)/python -m pytest tests/e2e $(ARGS)
 
 coverage: $(STAMP) ## run the tests and show which lines they miss
 	@$(BIN)/python -m coverage run -m pytest $(ARGS)
