@@ -23,6 +23,7 @@ from asyncdispatch.testing.apiserver.handler import Handler
 from asyncdispatch.testing.apiserver.reading import Reader
 from asyncdispatch.testing.apiserver.resources import Registry
 from asyncdispatch.testing.apiserver.store import Store
+from asyncdispatch.testing.apiserver.tls import CertificateControls, Certificates
 from asyncdispatch.testing.apiserver.watch import WatchSettings
 from asyncdispatch.testing.apiserver.watching import WatchControls
 from asyncdispatch.testing.apiserver.wires import ConnectionControls
@@ -38,7 +39,7 @@ def _wall_clock() -> datetime:
     return datetime.now(UTC)
 
 
-class EmbeddedAPIServer(DirectAccess, FaultControls, WatchControls, ConnectionControls):
+class EmbeddedAPIServer(DirectAccess, FaultControls, WatchControls, ConnectionControls, CertificateControls):
     """A Kubernetes API server for tests, over HTTP on a loopback port, in the caller's event loop.
 
     It answers as the real one does for the verbs that a scheduler needs, keeps an audit list of all requests, and
@@ -54,6 +55,7 @@ class EmbeddedAPIServer(DirectAccess, FaultControls, WatchControls, ConnectionCo
     `watch_gone` says: an ERROR "event" within a 200, or an HTTP "status". `watch_lag` holds events back.
     `watch_list` serves watches with sendInitialEvents, which are refused otherwise. Bookmarks, for those who ask for
     them, come every `bookmark_interval` seconds and before the end.
+    `tls` makes it speak HTTPS, with certificates by an authority of its own (`ca_file`, `rotate_certificate`).
     Bad options raise ValueError.
     """
 
@@ -69,6 +71,7 @@ class EmbeddedAPIServer(DirectAccess, FaultControls, WatchControls, ConnectionCo
         watch_lag: float = 0.0,
         watch_list: bool = False,
         bookmark_interval: float = 60.0,
+        tls: bool = False,
         now: Callable[[], datetime] = _wall_clock,
     ) -> None:
         _check_options(latency, watch_window, watch_gone, watch_lag, bookmark_interval)
@@ -79,6 +82,7 @@ class EmbeddedAPIServer(DirectAccess, FaultControls, WatchControls, ConnectionCo
         writer = Writer(store, self._steps)
         DirectAccess.__init__(self, registry, store, reader, writer)
         FaultControls.__init__(self, seed=seed, time=self._now)
+        CertificateControls.__init__(self, Certificates() if tls else None)
         self._audit: list[AuditRecord] = []
         self._access = Access()
         watches = WatchSettings(bookmark_interval, watch_gone, watch_list)
@@ -105,8 +109,12 @@ class EmbeddedAPIServer(DirectAccess, FaultControls, WatchControls, ConnectionCo
             raise RuntimeError("the server is running already; make another one")
         loop = self._loop = asyncio.get_running_loop()
         server = self._web = web.Server(self._handler.handle, request_factory=_request)
+        certificates = self._maybe_certificates
         self._listener = await loop.create_server(
-            lambda: Connection(server, loop=loop, dark=self._dark, **_QUIET), "127.0.0.1", self._port, backlog=1024
+            lambda: Connection(server, loop=loop, dark=self._dark, **_QUIET),
+            *("127.0.0.1", self._port),
+            backlog=1024,
+            ssl=certificates.context if certificates is not None else None,
         )
         listening: socket.socket = self._listener.sockets[0]
         self._port = int(listening.getsockname()[1])
@@ -135,13 +143,16 @@ class EmbeddedAPIServer(DirectAccess, FaultControls, WatchControls, ConnectionCo
         """The address at which it listens, on a port of its own of the loopback interface."""
         if not self._port:
             raise RuntimeError("the server is not running; enter it with 'async with'")
-        return f"http://127.0.0.1:{self._port}"
+        scheme = "http" if self._maybe_certificates is None else "https"
+        return f"{scheme}://127.0.0.1:{self._port}"
 
     def api_client(self, token: str | None = None) -> Any:
         """A new kubernetes_asyncio ApiClient, with a bearer token if given; the server closes it when it ends."""
         from kubernetes_asyncio import client
 
         configuration = client.Configuration(host=self.url)
+        if self._maybe_certificates is not None:
+            configuration.ssl_ca_cert = self.ca_file
         if token is not None:
             configuration.api_key["BearerToken"] = f"Bearer {token}"
         made = client.ApiClient(configuration)
