@@ -6,8 +6,19 @@ from asyncdispatch.kubernetes.classification import classify_error
 from asyncdispatch.kubernetes.cluster import Cluster
 from asyncdispatch.kubernetes.conditions import KEEP
 from asyncdispatch.kubernetes.creation import Create
+from asyncdispatch.kubernetes.dispatching import DispatchingApiClient
+from asyncdispatch.kubernetes.events import Event
 from asyncdispatch.kubernetes.lease import Lease, LeaseState, LeaseStatistics, LeaseTiming
 from asyncdispatch.kubernetes.pods import PodBinding, PodStatusPatch
+from asyncdispatch.kubernetes.reflector import (
+    Reflector,
+    ReflectorError,
+    ReflectorState,
+    ReflectorStatistics,
+    WatchEvent,
+)
+from asyncdispatch.kubernetes.removal import Delete, Evict
+from asyncdispatch.kubernetes.writes import Patch, Replace
 from asyncdispatch.verdicts import register
 
 __all__ = [
@@ -15,14 +26,25 @@ __all__ = [
     "ApiError",
     "Cluster",
     "Create",
+    "Delete",
+    "DispatchingApiClient",
+    "Event",
+    "Evict",
     "Lease",
     "LeaseState",
     "LeaseStatistics",
     "LeaseTiming",
+    "Patch",
     "PodBinding",
     "PodStatusPatch",
     "Read",
+    "Reflector",
+    "ReflectorError",
+    "ReflectorState",
+    "ReflectorStatistics",
+    "Replace",
     "TransportError",
+    "WatchEvent",
 ]
 
 # Plain functions over a client library meet the same table as the calls of this package.

@@ -36,7 +36,7 @@ class Place:
 class Operation:
     """What a request does. `repeatable`: it may be sent again when it may have been applied already.
 
-    `node` is where a binding binds to; None for everything else.
+    `removes`: it deletes or evicts one object. `node` is where a binding binds to; None for everything else.
     """
 
     call_type: str
@@ -45,6 +45,7 @@ class Operation:
     version: str | None = None
     repeatable: bool = True
     plural: str | None = None
+    removes: bool = False
     node: str | None = None
 
 
@@ -148,6 +149,7 @@ def operation_of(method: str, place: Place, kind: str, query: Query, body: Any) 
         version,
         _repeatable(method, place, uid, version, body),
         place.plural,
+        _removes(method, place),
         _text(field_of(body, "target", "name")) if binds else None,
     )
 
@@ -218,7 +220,7 @@ def _repeatable(method: str, place: Place, uid: str | None, version: str | None,
     Not what removes an object by its name alone: by the time of the second request, another may have the name. Not a
     JSON patch that moves what it points at. A fence makes either safe.
     """
-    if method == "DELETE" or place.subresource == "eviction":
+    if method == "DELETE" or _removes(method, place):
         return uid is not None or version is not None
     if method == "POST":
         return not place.subresource or place.subresource in ("binding", "token")
@@ -227,6 +229,11 @@ def _repeatable(method: str, place: Place, uid: str | None, version: str | None,
     if method == "PATCH" and isinstance(body, list):
         return version is not None or not any(_moves(op) for op in body)
     return True
+
+
+def _removes(method: str, place: Place) -> bool:
+    what = "" if method == "DELETE" else "eviction" if method == "POST" else None
+    return place.name is not None and place.subresource == what
 
 
 _POSITION = re.compile(r".*/(-|\d+)")
