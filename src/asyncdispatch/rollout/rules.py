@@ -141,14 +141,26 @@ class Rollout:
     def _decide(self, plan: _Plan, ref: ObjectRef, flow: str, priority: int) -> tuple[bool, Rule | None]:
         if plan.off:
             return False, None
-        share, found = BUCKETS, None
-        if plan.rules:
-            level = self._names[self._levels.level_of(priority)]
-            found = next((rule for rule in plan.rules if _matches(rule, flow, ref.namespace, level)), None)
-            share = 0 if found is None else found.share
+        rule = self._first(plan, flow, ref.namespace, priority) if plan.rules else None
+        share = rule.share if rule is not None else 0 if plan.rules else BUCKETS
         if share > plan.cap:
             share = plan.cap
-        return share == BUCKETS or (share > 0 and bucket_of(ref) < share), found
+        return share == BUCKETS or (share > 0 and bucket_of(ref) < share), rule
+
+    def _first(self, plan: _Plan, flow: str, namespace: str | None, priority: int) -> Rule | None:
+        level = None
+        for rule in plan.rules:
+            if (rule.flows and flow not in rule.flows) or (rule.namespaces and namespace not in rule.namespaces):
+                continue
+            if rule.levels:
+                level = level or self._level(priority)
+                if level not in rule.levels:
+                    continue
+            return rule
+        return None
+
+    def _level(self, priority: int) -> str:
+        return self._names[self._levels.level_of(priority)]
 
     def explain(self, what: Any, *, flow: str = "default", priority: int | None = None) -> Explanation:
         """Why a call, or a Pod (dict, client model or ObjectRef) in `flow`, is in or out.
@@ -169,9 +181,8 @@ class Rollout:
         if plan.off:
             return f"feature gate {ASYNC_API_CALLS} is off"
         if rule is None and plan.rules:
-            level = self._names[self._levels.level_of(priority)]
             where = f"namespace {ref.namespace}" if ref.namespace else "no namespace"
-            return f"no rule matches (flow {flow}, {where}, level {level})"
+            return f"no rule matches (flow {flow}, {where}, level {self._level(priority)})"
         share = BUCKETS if rule is None else rule.share
         if rule is None:
             what = "there are no rules"
@@ -206,7 +217,7 @@ class Rollout:
             self._set(_Plan(old.gates if gates is None else gates, new_rules, old.cap, old.why_capped))
 
     def hold_to(self, percentage: float, reason: str) -> None:
-        """Let at most this percentage of objects in, whatever the rules say; 100 lifts it. For the guard's half-open."""
+        """Let at most this percentage of objects in, whatever the rules say; 100 lifts it. The guard uses it."""
         with self._lock:
             old = self._plan
             self._set(_Plan(old.gates, old.rules, share_of("percentage", percentage), reason))
@@ -237,14 +248,6 @@ class Rollout:
     def __repr__(self) -> str:
         plan = self._plan
         return f"<Rollout {'off' if plan.off else 'everything' if plan.everything else list(plan.rules)}>"
-
-
-def _matches(rule: Rule, flow: str, namespace: str | None, level: str) -> bool:
-    return (
-        (not rule.flows or flow in rule.flows)
-        and (not rule.namespaces or namespace in rule.namespaces)
-        and (not rule.levels or level in rule.levels)
-    )
 
 
 def _matches_all(rule: Rule) -> bool:
