@@ -12,12 +12,16 @@ from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.kubernetes.calls import Read
 from asyncdispatch.kubernetes.conditions import KEEP, Nomination, checked, timed
 from asyncdispatch.kubernetes.creation import Create, checked_new
+from asyncdispatch.kubernetes.events import REPORTER, Event, regarding, slot
 from asyncdispatch.kubernetes.kubeconfig import KubeconfigPath, connect_client
 from asyncdispatch.kubernetes.lease import Lease, lease_timing
 from asyncdispatch.kubernetes.objects import node_name, pod_ref, priority_of, to_json
+from asyncdispatch.kubernetes.patches import change_of
 from asyncdispatch.kubernetes.pods import PodBinding, PodStatusPatch, conditions_of, of_unbound
+from asyncdispatch.kubernetes.removal import Delete, Evict
 from asyncdispatch.kubernetes.resources import builtin, collection_path
 from asyncdispatch.kubernetes.transport import Transport
+from asyncdispatch.kubernetes.writes import Patch, Replace
 
 __all__ = ["Cluster"]
 
@@ -124,13 +128,113 @@ class Cluster:
 
         `version=…` allows an answer from the server's cache that is at least as new; by default it is the newest state.
         """
-        target = ObjectRef.of(ref)
-        if target.generated:
-            raise ConfigurationError("metadata.name", target.name, "give the name: it is not known yet for this object")
-        _check_place(target)
+        target = _named(ref)
         call_fields.setdefault("priority", priority_of(ref))
         call_fields.setdefault("scope", self)
         return Read(target=target, transport=self.transport, plural=plural, **call_fields)
+
+    def patch(
+        self,
+        ref: Any,
+        patch: Any,
+        *,
+        fence: Fence = "uid",
+        strategic: bool = False,
+        subresource: str = "",
+        plural: str | None = None,
+        **call_fields: Any,
+    ) -> Patch:
+        """Patch the object that `ref` (an ObjectRef, or an object) names; see `Patch`.
+
+        `patch` is a mapping (a merge patch; for built-in kinds a strategic one on request), a list of operations (a
+        JSON Patch), or a function that is given the object and returns one of the two, or None if nothing is to be
+        done. What a function decides is fenced by the version of the object that it was given, and decided anew
+        whenever somebody else has written in between: it must ask for a state, not for a step towards one.
+
+        A fixed patch is fenced by the uid, where `ref` has one; with `fence="version"` (or `version=…`) also by the
+        version. One that replaces a list, or names a place in one, needs that (rule R21).
+        """
+        target, known = _named(ref), _whole(ref)
+        if callable(patch):
+            if fence != "uid" or call_fields.get("version") is not None:
+                raise ConfigurationError("version", fence, "is that of the object the function is given: leave it out")
+            wanted: dict[str, Any] = {"decide": patch}
+        else:
+            change = change_of(patch, target, strategic=strategic, subresource=subresource)
+            target = change.own_fence(target, call_fields)
+            wanted = {"change": change}
+        call_fields = self._fields(ref, fence, call_fields)
+        call = Patch(
+            target=target, strategic=strategic, subresource=subresource, plural=plural, **wanted, **call_fields
+        )
+        return call if known is None else call.on(known)
+
+    def replace(self, obj: Any, *, subresource: str = "", plural: str | None = None, **call_fields: Any) -> Replace:
+        """Replace an object by `obj` whole, fenced by the uid and the resourceVersion in `obj`: see `Replace`."""
+        target = _named(obj)
+        body = {**to_json(obj, "obj"), "apiVersion": target.api_version, "kind": target.kind}
+        call_fields.setdefault("version", version_of(body))
+        fields = self._fields(obj, "uid", call_fields)
+        return Replace(target=target, obj=body, subresource=subresource, plural=plural, **fields)
+
+    def delete(
+        self,
+        ref: Any,
+        *,
+        fence: Fence = "uid",
+        grace_period: int | None = None,
+        propagation: str | None = None,
+        plural: str | None = None,
+        **call_fields: Any,
+    ) -> Delete:
+        """Delete the object that `ref` (an ObjectRef, or an object) names: see `Delete`.
+
+        With a uid, that very object and no other of its name; with `fence="version"` (or `version=…`) only as it was
+        seen. `grace_period` is in seconds; `propagation` is "Background", "Foreground" or "Orphan". An object that is
+        dying counts as deleted: a create of its name waits until it has gone.
+        """
+        target, known = _named(ref), _whole(ref)
+        fields = self._fields(ref, fence, call_fields)
+        call = Delete(target=target, grace_period=grace_period, propagation=propagation, plural=plural, **fields)
+        return call if known is None else call.on(known)
+
+    def evict(self, pod: Any, *, fence: Fence = "uid", grace_period: int | None = None, **call_fields: Any) -> Evict:
+        """Evict `pod`: delete it as soon as its disruption budgets allow. See `Evict`. The uid must match, always."""
+        target, known = pod_ref(pod), _whole(pod)
+        fields = self._fields(pod, fence, call_fields)
+        call = Evict(target=target, grace_period=grace_period, **fields)
+        return call if known is None else call.on(known)
+
+    def event(
+        self,
+        obj: Any,
+        *,
+        reason: str,
+        message: str,
+        type: str = "Normal",  # noqa: A002 (the field's own name)
+        action: str | None = None,
+        reporter: str = REPORTER,
+        **call_fields: Any,
+    ) -> Event:
+        """Tell people about `obj`, at best effort: see `Event`.
+
+        `reason` is one word of a machine's (CamelCase), `message` is for people, `type` is "Normal" or "Warning",
+        `action` says what was done (by default the reason), `reporter` which component says so. Those about one object
+        with equal reason, type, action and reporter become one while they wait. An Event that is not told within a
+        minute is not told, unless `timeout` says otherwise.
+        """
+        about, action = regarding(obj), reason if action is None else action
+        fields = {"timeout": 60.0, "scope": self, "transport": self.transport, **call_fields}
+        return Event(
+            target=slot(about, *(str(part) for part in (reason, type, action, reporter))),
+            about=about,
+            reason=reason,
+            note=message,
+            type=type,
+            action=action,
+            reporter=reporter,
+            **fields,
+        )
 
     def lease(self, name: str, namespace: str, identity: str | None = None, **timing: float) -> Lease:
         """Leadership by the Lease `name` in `namespace`: see `Lease`, and enter it before the dispatcher.
@@ -140,15 +244,16 @@ class Cluster:
         """
         return Lease(self.transport, name, namespace, identity, timing=lease_timing(timing))
 
-    def _fields(self, pod: Any, fence: str, given: dict[str, Any]) -> dict[str, Any]:
-        """The call fields of a write on a Pod."""
+    def _fields(self, obj: Any, fence: str, given: dict[str, Any]) -> dict[str, Any]:
+        """The call fields of a write on an object."""
         if fence not in ("uid", "version"):
             raise ConfigurationError("fence", fence, "must be 'uid' or 'version'")
-        fields = {"priority": priority_of(pod), "scope": self, "transport": self.transport, **given}
+        fields = {"priority": priority_of(obj), "scope": self, "transport": self.transport, **given}
         if fence == "version" and fields.get("version") is None:
-            fields["version"] = None if isinstance(pod, ObjectRef) else version_of(pod)
+            fields["version"] = None if isinstance(obj, ObjectRef) else version_of(obj)
             if not fields["version"]:
-                raise ConfigurationError("pod.metadata.resourceVersion", None, "fence='version' needs it: pass the Pod")
+                remedy = "fence='version' needs it: pass the object as the API server sent it"
+                raise ConfigurationError("metadata.resourceVersion", None, remedy)
         return fields
 
 
@@ -156,3 +261,19 @@ def _check_place(ref: ObjectRef) -> None:
     """A namespace exactly where the kind has one, as far as that is known without asking."""
     if (resource := builtin(ref)) is not None:
         collection_path(ref, resource)
+
+
+def _named(obj: Any) -> ObjectRef:
+    """The ref of an object that has a name already."""
+    ref = ObjectRef.of(obj)
+    if ref.generated:
+        raise ConfigurationError("metadata.name", ref.name, "give the name: it is not known yet for this object")
+    _check_place(ref)
+    return ref
+
+
+def _whole(obj: Any) -> Any:
+    """`obj` as a dict, if it is an object as a server has sent it; None for a ref, and for a part of one."""
+    if isinstance(obj, ObjectRef) or version_of(obj) is None:
+        return None
+    return obj if isinstance(obj, dict) else to_json(obj, "obj")
