@@ -195,7 +195,7 @@ class View:
         self.since = -math.inf
 
     def see(self, record: Record | None, now: float) -> None:
-        """The Lease as it is now; None: there is none. Who was its holder then counts as if it had just renewed."""
+        """The Lease as it is now; None: there is none."""
         if record is None:
             if self.present:
                 self.since = now
@@ -207,11 +207,20 @@ class View:
 
     @property
     def holder(self) -> str:
-        return self.record.holder if self.record is not None else ""
+        """Who holds it; "" for nobody."""
+        return self.record.holder if self.record is not None and self.present else ""
 
     def free_at(self, identity: str, default: float) -> float:
-        """From when on it may be taken by `identity`."""
-        if self.record is None or self.record.holder in ("", identity):
+        """From when on it may be taken by `identity`.
+
+        A Lease that is there no more may have been held, by whomever, until right now: that counts as a change like
+        any other. Only who has never seen it takes it at once.
+        """
+        if self.record is None:
+            return -math.inf
+        if not self.present:
+            return self.since + max(default, self.record.duration(default))
+        if self.record.holder in ("", identity):
             return -math.inf
         return self.since + self.record.duration(default)
 

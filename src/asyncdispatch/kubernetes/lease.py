@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import AsyncIterator, Mapping
@@ -173,24 +174,28 @@ class Lease:
         if change.event is Event.ACQUIRED:
             log.info("lease %s: %s leads", self.ref, self.identity, extra=extra)
         elif change.event is Event.EXTENDED:
-            for limit in self._limits:
-                limit.reschedule(change.valid_until)
+            self._move_limits(change.valid_until)
             if (over := self._terms.extend(change.valid_until)) is not None and self._elector is not None:
                 self._elector.drop(f"its context has ended: {over}")
         elif change.event in (Event.LOST, Event.RELEASE):
             reason = f"the lease {self.ref.name} is over: {change.reason}"
             log.log(logging.WARNING if change.event is Event.LOST else logging.INFO, reason, extra=extra)
             self._terms.end(reason)
-            limits, self._limits = self._limits, set()
-            for limit in limits:
-                limit.reschedule(0)
+            self._move_limits(0)
+
+    def _move_limits(self, when: float) -> None:
+        """The blocks under the term are cancelled at `when`. One that is being cancelled is past that."""
+        for limit in self._limits:
+            with contextlib.suppress(RuntimeError):
+                limit.reschedule(when)
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> LeaseState:
-        """IDLE, CANDIDATE, LEADING or RELEASING."""
-        return self._election.state
+        """IDLE, CANDIDATE, LEADING or RELEASING, at this moment: a term that is over by the clock is over."""
+        state = self._election.state
+        return LeaseState.IDLE if state is LeaseState.LEADING and not self.is_leader else state
 
     @property
     def is_leader(self) -> bool:

@@ -1,0 +1,384 @@
+"""Leases over HTTP: who leads, what a term is worth, and how it ends."""
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager
+
+import pytest
+
+from asyncdispatch import Dispatcher, StaleContext
+from asyncdispatch.errors import ConfigurationError
+from asyncdispatch.kubernetes import Cluster, Lease, LeaseState
+from asyncdispatch.outcomes import Cancelled, Expired, Succeeded
+from tests.cases.support import config_map, hold_loop, now, sent
+
+PATH = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/leader"
+
+
+def lease_of(cluster: Cluster, name: str = "me", **timing: float) -> Lease:
+    return cluster.lease("leader", "ns", name, **timing)
+
+
+def holder(server) -> str:
+    return server.get("Lease", "leader", namespace="ns")["spec"].get("holderIdentity", "")
+
+
+@asynccontextmanager
+async def led(cluster, name="me"):
+    """Lease, dispatcher and context of one that leads."""
+    async with lease_of(cluster, name) as lease, Dispatcher() as dispatcher, lease.leadership(dispatcher) as leading:
+        yield lease, dispatcher, leading
+
+
+async def test_to_lead_and_to_leave(server, cluster):
+    """The Lease is made, held and renewed, and given back at the end."""
+    async with lease_of(cluster) as lease, Dispatcher() as dispatcher:
+        assert (lease.state, lease.is_leader, lease.holder) == (LeaseState.IDLE, False, "")
+        assert not server.audit
+        async with lease.leadership(dispatcher) as leading:
+            assert lease.is_leader
+            assert lease.holder == lease.identity == holder(server)
+            assert leading.valid_until == pytest.approx(10, abs=0.2)
+            spec = server.get("Lease", "leader", namespace="ns")["spec"]
+            assert (spec["leaseDurationSeconds"], spec["leaseTransitions"]) == (15, 0)
+            assert spec["acquireTime"] == spec["renewTime"]
+            await asyncio.sleep(60)
+            assert leading.ended is None
+            await dispatcher.run(cluster.create(config_map(), context=leading))
+        assert lease.is_leader
+    assert holder(server) == ""
+    assert lease.state is LeaseState.IDLE
+    renewals = sent(server, "PUT", path="/leader")
+    assert 25 <= len(renewals) <= 32
+    assert [record.kind for record in server.audit if record.method == "POST"] == ["Lease", "ConfigMap"]
+
+
+async def test_the_next_one_leads_at_once(server, cluster):
+    """One that leaves in peace is followed within a candidate's pause; the Lease tells the story."""
+    order = []
+
+    async def replica(name, begins, stays):
+        await asyncio.sleep(begins)
+        async with led(Cluster(server.api_client()), name) as (lease, _, _):
+            order.append((name, now()))
+            await asyncio.sleep(stays)
+
+    await asyncio.gather(replica("a", 0, 20), replica("b", 1, 20))
+    (first, _), (second, when) = order
+    assert (first, second) == ("a", "b")
+    assert 20 <= when <= 20 + 4.5
+    assert server.get("Lease", "leader", namespace="ns")["spec"]["leaseTransitions"] == 1
+
+
+async def test_a_crashed_one_is_waited_out(server, cluster):
+    """Its Lease is taken when nothing has changed for its duration, and not a moment sooner."""
+    server.create(
+        {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": "leader", "namespace": "ns", "labels": {"theirs": "kept"}},
+            "spec": {"holderIdentity": "gone", "leaseDurationSeconds": 15, "renewTime": "2020-01-01T00:00:00.000000Z"},
+        }
+    )
+    async with led(cluster) as (lease, _, _):
+        assert 15 <= now() <= 15.5
+        assert lease.statistics().terms == 1
+    assert server.get("Lease", "leader", namespace="ns")["metadata"]["labels"] == {"theirs": "kept"}
+
+
+async def test_what_is_lost_ends_before_another_may_hold_it(server, cluster):
+    """No renewal gets through: the context ends, the block is cancelled and left in silence, and then a rival leads."""
+    rival_leads = []
+
+    async def rival():
+        await asyncio.sleep(5)
+        async with led(Cluster(server.api_client()), "rival"):
+            rival_leads.append(now())
+
+    async with lease_of(cluster) as lease, Dispatcher() as dispatcher:
+        task = asyncio.create_task(rival())
+        async with lease.leadership(dispatcher) as leading:
+            await asyncio.sleep(20)
+            fault = server.fail(status=503, times=None, method="PUT", when=lambda r: lease.identity in str(r.body))
+            await asyncio.sleep(1)
+            server.fail(status=503, times=None, path="*/configmaps")
+            handle = dispatcher.submit(cluster.create(config_map(), context=leading))
+            await asyncio.sleep(600)
+            raise AssertionError("not reached")
+        assert 20 + 8 <= now() <= 20 + 10.1
+        assert leading.ended is not None
+        assert isinstance(handle.settled, (Cancelled, Expired))
+        with pytest.raises(StaleContext):
+            dispatcher.submit(cluster.create(config_map(), context=leading))
+        assert (lease.state, lease.is_leader) == (LeaseState.IDLE, False)
+        ended = now()
+        await task
+        assert rival_leads[0] > ended + 3
+        fault.remove()
+        async with lease.leadership(dispatcher) as again:
+            assert again.epoch > leading.epoch
+        assert lease.statistics().terms == 2
+
+
+async def test_a_pods_context_has_the_term_as_its_parent(server, cluster):
+    """Whatever is decided under the term ends with it."""
+    async with lease_of(cluster) as lease, Dispatcher() as dispatcher:
+        async with lease.leadership(dispatcher) as leading:
+            pod = dispatcher.contexts.begin(config_map(), parent=leading)
+            server.patch_object("Lease", {"spec": {"holderIdentity": "thief"}}, "leader", namespace="ns")
+            await asyncio.sleep(60)
+        assert now() < 3
+        assert pod.ended == leading.ended
+        assert "thief" in str(pod.ended)
+
+
+async def test_one_term_in_two_dispatchers(server, cluster):
+    """Each has a context of its own; the same term entered again gives the same context."""
+    async with lease_of(cluster) as lease, Dispatcher() as one, Dispatcher() as two:
+        async with lease.leadership(one) as first, lease.leadership(two) as second, lease.leadership(one) as again:
+            assert first is again
+            assert first is not second
+            server.patch_object("Lease", {"spec": {"holderIdentity": "thief"}}, "leader", namespace="ns")
+            await asyncio.sleep(60)
+        assert first.ended
+        assert second.ended
+
+
+async def test_an_error_of_the_block_is_its_own(server, cluster):
+    """Nothing is swallowed but the cancellation of a lost term; the lease itself goes on."""
+    async with lease_of(cluster) as lease, Dispatcher() as dispatcher:
+        with pytest.raises(TimeoutError, match="mine"):
+            async with lease.leadership(dispatcher):
+                raise TimeoutError("mine")
+        with pytest.raises(KeyError):
+            async with lease.leadership(dispatcher):
+                raise KeyError("mine")
+        await asyncio.sleep(30)
+        assert lease.is_leader
+
+
+async def test_waiting_can_be_cancelled(server, cluster):
+    """A candidate whose waiter is gone is none any more, and never holds what nobody works under."""
+    async with led(Cluster(server.api_client()), "other"), lease_of(cluster) as lease, Dispatcher() as dispatcher:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5):
+                async with lease.leadership(dispatcher):
+                    raise AssertionError("not reached")
+        assert lease.state is LeaseState.IDLE
+        looks = len(server.audit)
+    await asyncio.sleep(60)
+    ours = [record for record in server.audit[looks:] if lease.identity in str(record.body)]
+    assert not ours
+
+
+async def test_a_context_ended_by_hand_ends_the_term(server, cluster):
+    """Whoever ends the leadership's context wants no more of it; others wait it out, since writes may be under way."""
+    async with lease_of(cluster) as lease, Dispatcher() as dispatcher:
+        async with lease.leadership(dispatcher) as leading:
+            leading.end("stepping down")
+            await asyncio.sleep(60)
+        assert now() < 3
+        assert lease.state is LeaseState.IDLE
+        assert holder(server) == lease.identity
+
+
+async def test_wrong_nesting_is_safe(server, cluster, caplog):
+    """Left with the dispatcher still at work, the lease is not given back but runs out, and says what is wrong."""
+    server.delay(5, method="POST", path="*/configmaps")
+    async with Dispatcher() as dispatcher:
+        async with lease_of(cluster) as lease, lease.leadership(dispatcher) as leading:
+            handle = dispatcher.submit(cluster.create(config_map(), context=leading))
+            waiting = dispatcher.submit(cluster.create(config_map("later"), context=leading, not_before=2))
+            await asyncio.sleep(1)
+        assert leading.ended
+        assert isinstance(waiting.settled, Cancelled)
+        assert holder(server) == lease.identity
+    assert not isinstance(handle.settled, Succeeded)
+    assert any("enter the lease before" in record.message for record in caplog.records)
+
+
+async def test_wrong_nesting_with_nothing_under_way(server, cluster):
+    """Then there is nothing to wait for, and the lease is given back."""
+    async with Dispatcher() as dispatcher, lease_of(cluster) as lease, lease.leadership(dispatcher) as leading:
+        await dispatcher.run(cluster.create(config_map(), context=leading))
+    assert holder(server) == ""
+
+
+@pytest.mark.parametrize("in_flight", [True, False])
+async def test_left_by_an_error(server, cluster, in_flight):
+    """The dispatcher closes at once: the lease is given back unless a write was cut off that may yet land."""
+    server.delay(5, method="POST", path="*/configmaps")
+    with pytest.raises(RuntimeError, match="mine"):
+        async with led(cluster) as (_, dispatcher, leading):
+            if in_flight:
+                dispatcher.submit(cluster.create(config_map(), context=leading))
+            await asyncio.sleep(1)
+            raise RuntimeError("mine")
+    assert (holder(server) == "") is not in_flight
+
+
+async def test_renewals_have_connections_of_their_own(server):
+    """The client's pool is full and the dispatcher's seats are taken: renewals go on (rule R8)."""
+    client = server.api_client()
+    client.rest_client.pool_manager.connector._limit = 1
+    cluster = Cluster(client)
+    server.delay(30, path="*/configmaps")
+    async with led(cluster) as (lease, dispatcher, leading):
+        handles = [dispatcher.submit(cluster.create(config_map(f"c{n}"), context=leading)) for n in range(3)]
+        await asyncio.sleep(40)
+        assert lease.is_leader
+        assert leading.ended is None
+        dispatcher.forget(handles[0].call.target, "enough")
+        for handle in handles:
+            handle.cancel("enough")
+
+
+async def test_a_black_hole_is_left_behind(server, cluster):
+    """A renewal that nobody answers has a third of the deadline; the next one takes another connection."""
+    async with led(cluster) as (lease, _, leading):
+        await asyncio.sleep(5)
+        fault = server.delay(3600, method="PUT", path="*/leases/*", times=1)
+        await asyncio.sleep(20)
+        assert fault.hits == 1
+        assert leading.ended is None
+        assert lease.statistics().failures == 1
+
+
+@pytest.mark.parametrize("fault", ["401", "403", "429", "500", "503", "text 404", "reset", "garbage"])
+async def test_trouble_shorter_than_the_deadline(server, cluster, fault):
+    """Whatever is answered, it is tried again until the deadline, and one success is enough."""
+    async with led(cluster) as (lease, _, leading):
+        await asyncio.sleep(3)
+        match = {"path": "*/leases/*", "times": None}
+        if fault == "reset":
+            made = server.reset(**match)
+        elif fault == "garbage":
+            made = server.fail(status=200, body="not JSON", **match)
+        elif fault == "text 404":
+            made = server.fail(status=404, body="404 page not found", **match)
+        else:
+            made = server.fail(status=int(fault), retry_after=3600, **match)
+        await asyncio.sleep(7)
+        made.remove()
+        await asyncio.sleep(30)
+        assert leading.ended is None
+        statistics = lease.statistics()
+        assert 2 <= statistics.failures <= 5
+        assert statistics.last_error
+        assert statistics.valid_for is not None
+
+
+async def test_a_deleted_lease_is_lost_and_made_again(server, cluster):
+    """The term ends with the next renewal; the next one begins when whoever else had it must have noticed."""
+    async with lease_of(cluster) as lease, Dispatcher() as dispatcher:
+        async with lease.leadership(dispatcher):
+            server.delete("Lease", "leader", namespace="ns")
+            await asyncio.sleep(60)
+        lost = now()
+        assert lost < 3
+        async with lease.leadership(dispatcher):
+            assert lost + 15 <= now() <= lost + 16
+    assert [r.status for r in sent(server, "POST")] == [201, 201]
+
+
+async def test_a_stall_is_reported(server, cluster, caplog):
+    """The loop was held for longer than the term: lost by the clock, nothing renewed in the name of the past."""
+    caplog.set_level(logging.WARNING)
+    async with lease_of(cluster) as lease, Dispatcher() as dispatcher:
+        async with lease.leadership(dispatcher) as leading:
+            await asyncio.sleep(1)
+            hold_loop(19)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not lease.is_leader
+            await asyncio.sleep(60)
+        assert leading.ended
+        assert now() < 20.1
+        assert lease.state is LeaseState.IDLE
+    assert any("event loop was held" in record.message for record in caplog.records)
+
+
+async def test_nothing_is_left_behind(server, cluster):
+    """No task, no connection, whatever the end: also one that is cancelled while the server does not answer."""
+
+    async def program():
+        async with led(cluster):
+            await asyncio.sleep(5)
+            server.delay(3600, path="*/leases/*")
+            await asyncio.sleep(3600)
+
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(program())
+    await asyncio.sleep(6)
+    task.cancel()
+    await asyncio.sleep(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert now() <= 7.1
+    assert not {other for other in asyncio.all_tasks() - before if "asyncdispatch" in other.get_name()}
+
+
+async def test_entered_once(server, cluster):
+    """A lease that was left is left; one that was not entered can't lead."""
+    lease = lease_of(cluster)
+    async with Dispatcher() as dispatcher:
+        with pytest.raises(ConfigurationError, match="not entered"):
+            async with lease.leadership(dispatcher):
+                pass
+        async with lease:
+            with pytest.raises(ConfigurationError, match="dispatcher"):
+                async with lease.leadership(None):  # type: ignore[arg-type]
+                    pass
+        with pytest.raises(StaleContext, match="was left"):
+            async with lease.leadership(dispatcher):
+                pass
+        with pytest.raises(ConfigurationError, match="once"):
+            async with lease:
+                pass
+
+
+async def test_two_of_one_process_are_rivals(server, cluster):
+    """The identity is each one's own, whatever name was given."""
+    async with led(cluster, "same") as (first, _, _), lease_of(cluster, "same") as second, Dispatcher() as dispatcher:
+        assert first.identity != second.identity
+        assert first.identity.startswith("same_")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(60), second.leadership(dispatcher):
+                pass
+        assert second.holder == first.identity
+
+
+async def test_the_default_identity(cluster):
+    """The host's name says which Pod it is."""
+    assert cluster.lease("leader", "ns").identity != cluster.lease("leader", "ns").identity
+    assert "leader" in repr(cluster.lease("leader", "ns"))
+    assert cluster.lease("leader", "ns").statistics().requests == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        (("Leader", "ns"), "name"),
+        (("", "ns"), "name"),
+        (("a/b", "ns"), "name"),
+        (("leader", ""), "namespace"),
+        (("leader", None), "namespace"),
+        (("leader", "ns", ""), "identity"),
+        (("leader", "ns", "a\nb"), "identity"),
+        (("leader", "ns", 3), "identity"),
+    ],
+)
+async def test_names_that_can_not_be_meant(cluster, arguments, field):
+    """Refused at once, before anything is sent."""
+    with pytest.raises(ConfigurationError) as caught:
+        cluster.lease(*arguments)
+    assert caught.value.field == field
+
+
+async def test_options_that_there_are_not(cluster):
+    """A misspelt option is named, with those that there are."""
+    with pytest.raises(ConfigurationError, match="renew_deadline"):
+        cluster.lease("leader", "ns", renew_dead_line=3)
+    with pytest.raises(ConfigurationError, match="lease_duration"):
+        cluster.lease("leader", "ns", lease_duration=5)
