@@ -1,4 +1,4 @@
-"""A self-signed certificate for localhost, and its key: for tests only, trusted by nobody."""
+"""A self-signed certificate for localhost, and keys: for tests only, trusted by nobody."""
 
 PEM = """\
 -----BEGIN CERTIFICATE-----
@@ -17,4 +17,23 @@ MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgNHa8JwH+YASgbbHQ
 Pz1guP3GkdAiHQUCcfIKQZBoDPWhRANCAARKrUUEAxbXnokJQD5/yQtJ42/R8yhK
 6x4Dby+z3FG5YUCmTV3H9bwejyoZcM7kvzKf2Y1PuVOFA5vOuDMCVGwc
 -----END PRIVATE KEY-----
+"""
+
+KEY = """\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgePLSgjtx7N+lD1HN
+gNZNCLV0V2bd4d07bQRiT5WVjYqhRANCAASq6Uce5FsyK2gUcGy9SjTBlHnS98k7
+CM83YYg82Lnz0meadq27cF92QO45X5iHIobThMbZMTocJFvG8drYm+Fk
+-----END PRIVATE KEY-----
+"""
+"""Of no certificate."""
+
+ENCRYPTED_KEY = """\
+-----BEGIN ENCRYPTED PRIVATE KEY-----
+MIHsMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAhsUig79YMFhQICCAAw
+DAYIKoZIhvcNAgkFADAdBglghkgBZQMEAQIEECH4X2ng1T8r4y2w70TRA8YEgZDf
+dvRt01+jnhDALsTS1WtqAYXL+ejoP2fPrLxrV1m0W8TpFFM+Qu3xRpvjJNK0Uijj
+n1tlJror3EQV8ejafYUURuQNUrKiL9sZs1iyqsAAfoFZBAt3+YU/O30e07nBFPB2
+HeSXevK0ouUbUlHw2fB2tPbBTJ9RAxpJkBYuPL8NSRdAUd2DA20EwHzBffWApvw=
+-----END ENCRYPTED PRIVATE KEY-----
 """

@@ -13,7 +13,8 @@ from asyncdispatch.kubernetes.calls import Read
 from asyncdispatch.kubernetes.conditions import KEEP, Nomination, checked, timed
 from asyncdispatch.kubernetes.creation import Create, checked_new
 from asyncdispatch.kubernetes.events import REPORTER, Event, regarding, slot
-from asyncdispatch.kubernetes.kubeconfig import KubeconfigPath, connect_client
+from asyncdispatch.kubernetes.credentials import connect_client
+from asyncdispatch.kubernetes.kubeconfig import KubeconfigPath
 from asyncdispatch.kubernetes.lease import Lease, lease_timing
 from asyncdispatch.kubernetes.objects import node_name, pod_ref, priority_of, to_json
 from asyncdispatch.kubernetes.patches import change_of
@@ -51,13 +52,15 @@ class Cluster:
         """A cluster with a client of its own, closed at the end.
 
         With neither argument and in a Pod, its service account; else the kubeconfig (by default where KUBECONFIG says,
-        or `~/.kube/config`) with its current context. Raises `ConfigurationError` for a file or context that is missing
-        or broken, never telling a secret.
+        or `~/.kube/config`) with its current context. Its token, client certificate and authorities are kept fresh:
+        read again when they change, expire or are refused, off the loop. Raises `ConfigurationError` for a file or
+        context that is missing or broken, never telling a secret.
         """
-        api_client = await connect_client(kubeconfig, context)
+        api_client, credentials = await connect_client(kubeconfig, context)
         try:
             yield cls(api_client)
         finally:
+            await credentials.aclose()
             await api_client.close()
 
     def __repr__(self) -> str:

@@ -1,57 +1,27 @@
-"""Finding and reading a cluster's address and credentials, with errors that say what is wrong and never what is secret.
+"""Finding and reading a kubeconfig, with errors that say what is wrong and never what is secret.
 
-The client library's own messages repeat parts of the file, tokens among them. So the file is checked here first, and
-what the library still objects to is told by its kind only.
+The client library's own messages repeat parts of the file, tokens among them, and its loader reads it once for all. So
+the file is read and checked here, as often as credentials are to be refreshed.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml  # type: ignore[import-untyped]
 
 from asyncdispatch.errors import ConfigurationError
 
-__all__ = ["check_kubeconfig", "connect_client", "kubeconfig_paths"]
+__all__ = ["Section", "Selected", "kubeconfig_paths", "read_kubeconfig"]
 
 KubeconfigPath = str | os.PathLike[str]
-
-
-async def connect_client(kubeconfig: KubeconfigPath | None, context: str | None) -> Any:
-    """A new ApiClient: from inside a cluster if nothing is asked for and this is one, else from a kubeconfig.
-
-    Loads the certificate authorities, which blocks for some 20 ms. Raises `ConfigurationError`.
-    """
-    # Imported here: it takes most of a second, and a program that brings its own client may do without.
-    from kubernetes_asyncio import client, config
-
-    settings: Any = client.Configuration()
-    if kubeconfig is None and context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
-        source = "the Pod's service account"
-        load_incluster: Any = config.load_incluster_config
-        try:
-            load_incluster(client_configuration=settings)
-        except (config.ConfigException, OSError) as error:
-            raise _unusable("kubeconfig", source, error) from None
-    else:
-        paths = kubeconfig_paths(kubeconfig)
-        source = os.pathsep.join(map(str, paths))
-        check_kubeconfig(paths, context)
-        try:
-            await config.load_kube_config(source, context, settings)
-        except Exception as error:
-            raise _unusable("kubeconfig", source, error) from None
-    try:
-        return client.ApiClient(settings)
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise _unusable("kubeconfig", source, error, "its certificates can't be loaded") from None
-
-
-def _unusable(field: str, source: str, error: Exception, what: str = "it can't be used") -> ConfigurationError:
-    return ConfigurationError(field, source, f"{what} ({type(error).__name__}): check its cluster and user")
 
 
 def kubeconfig_paths(kubeconfig: KubeconfigPath | None, environ: Mapping[str, str] = os.environ) -> list[Path]:
@@ -69,36 +39,121 @@ def kubeconfig_paths(kubeconfig: KubeconfigPath | None, environ: Mapping[str, st
     return found
 
 
-def check_kubeconfig(paths: Iterable[Path], context: str | None) -> None:
-    """Raise `ConfigurationError` if the files are no kubeconfig, or lack the context or what it points to."""
-    names: dict[str, dict[str, Any]] = {"contexts": {}, "clusters": {}, "users": {}}
+@dataclass(frozen=True, slots=True, repr=False)
+class Section:
+    """A cluster or a user of a kubeconfig. Its fields are read by type; relative paths count from its file.
+
+    All raise `ConfigurationError`. `name` is what it is called in messages: "user dev".
+    """
+
+    name: str
+    fields: Mapping[str, Any]
+    folder: Path
+
+    def text(self, field: str) -> str | None:
+        """A string, or None if it is not there, is null or empty."""
+        return self._typed(field, str) or None
+
+    def flag(self, field: str) -> bool:
+        """True or False; False if it is not there."""
+        return bool(self._typed(field, bool))
+
+    def mapping(self, field: str) -> Mapping[str, Any] | None:
+        """A mapping, or None if it is not there."""
+        found: Mapping[str, Any] | None = self._typed(field, dict)
+        return found
+
+    def url(self, field: str, schemes: tuple[str, ...] = ("http", "https")) -> str | None:
+        """A URL with one of these schemes and a host, or None if it is not there."""
+        value = self.text(field)
+        if value is None:
+            return None
+        try:
+            url = urlsplit(value)
+            good = url.scheme in schemes and bool(url.hostname) and (url.port is None or url.port > 0)
+        except ValueError:
+            good = False
+        if not good:
+            raise self.error(field, f"must be a URL: {schemes[-1]}://host:port")
+        return value
+
+    def data(self, field: str) -> bytes | None:
+        """What `<field>-data` holds in base64, else the contents of the file that `field` names, else None."""
+        if (encoded := self.text(f"{field}-data")) is not None:
+            try:
+                return base64.b64decode(encoded, validate=True)
+            except (binascii.Error, ValueError):
+                raise self.error(f"{field}-data", "is not base64: copy it anew") from None
+        return self.file(field)
+
+    def file(self, field: str) -> bytes | None:
+        """The contents of the file that `field` names, or None if it is not there."""
+        path = self.text(field)
+        if path is None:
+            return None
+        try:
+            return (self.folder / path).read_bytes()
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or "is no path"
+            raise self.error(field, f"the file can't be read: {why}") from None
+
+    def error(self, field: str, remedy: str) -> ConfigurationError:
+        """An error about a field. What it holds may be secret, so only its type is told."""
+        return ConfigurationError(f"{self.name}: {field}", type(self.fields.get(field)).__name__, remedy)
+
+    def _typed(self, field: str, kind: type) -> Any:
+        value = self.fields.get(field)
+        if value is not None and not isinstance(value, kind):
+            names = {str: "a string: put it in quotes", bool: "true or false", dict: "a mapping"}
+            raise self.error(field, f"must be {names[kind]}")
+        return value
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Selected:
+    """A context of a kubeconfig: its cluster, and its user (without fields if it has none)."""
+
+    context: str
+    cluster: Section
+    user: Section
+
+
+def read_kubeconfig(paths: Iterable[Path], context: str | None) -> Selected:
+    """The context asked for, else the current one. What several files define alike, the first one defines.
+
+    Reads files. Raises `ConfigurationError` if they are no kubeconfig, or lack the context or what it points to.
+    """
+    known: dict[str, dict[str, Section]] = {"contexts": {}, "clusters": {}, "users": {}}
     current: Any = None
     for path in paths:
         parsed = _parsed(path)
         current = current or parsed.get("current-context")
-        for section, known in names.items():
-            for name, value in _entries(parsed, section, path):
-                known.setdefault(name, value)
+        for section, names in known.items():
+            for entry in _entries(parsed, section, path):
+                names.setdefault(entry.name, entry)
     wanted = current if context is None else context
     if not isinstance(wanted, str) or not wanted:
-        raise ConfigurationError("context", context, f"the kubeconfig has no current-context: {_choice(names)}")
-    if wanted not in names["contexts"]:
-        raise ConfigurationError("context", wanted, f"is not in the kubeconfig: {_choice(names)}")
-    found = names["contexts"][wanted]
-    for field, section in (("cluster", "clusters"), ("user", "users")):
-        target = found.get(field)
-        if target not in names[section] and (target is not None or field == "cluster"):
-            raise ConfigurationError(f"context {wanted}: {field}", target, f"is not among the kubeconfig's {section}")
-    server = names["clusters"][found["cluster"]].get("server")
-    if not isinstance(server, str) or not server.startswith(("http://", "https://")):
-        raise ConfigurationError(f"cluster {found['cluster']}: server", type(server).__name__, "must be a URL")
-    if found.get("user") is None and server.startswith("https:"):
-        # The client library stumbles over it, in words that nobody would understand.
-        raise ConfigurationError(f"context {wanted}: user", None, "name one: https needs it, were it an empty one")
+        raise ConfigurationError("context", context, f"the kubeconfig has no current-context: {_choice(known)}")
+    if wanted not in known["contexts"]:
+        raise ConfigurationError("context", wanted, f"is not in the kubeconfig: {_choice(known)}")
+    chosen = known["contexts"][wanted]
+    found = Section(f"context {wanted}", chosen.fields, chosen.folder)
+    cluster, user = (_pointed_to(found, field, known) for field in ("cluster", "user"))
+    return Selected(wanted, cluster, user)
 
 
-def _choice(names: Mapping[str, Mapping[str, Any]]) -> str:
-    contexts = ", ".join(sorted(names["contexts"]))
+def _pointed_to(context: Section, field: str, known: Mapping[str, Mapping[str, Section]]) -> Section:
+    name = context.text(field)
+    if name is None and field == "user":
+        return Section("user", {}, context.folder)
+    if name is None or name not in known[f"{field}s"]:
+        raise ConfigurationError(f"{context.name}: {field}", name, f"is not among the kubeconfig's {field}s")
+    found = known[f"{field}s"][name]
+    return Section(f"{field} {name}", found.fields, found.folder)
+
+
+def _choice(known: Mapping[str, Mapping[str, Any]]) -> str:
+    contexts = ", ".join(sorted(known["contexts"]))
     return f"give one of {contexts}" if contexts else "it has no contexts at all"
 
 
@@ -107,7 +162,7 @@ def _parsed(path: Path) -> Mapping[str, Any]:
         parsed = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError("kubeconfig", str(path), f"can't be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: no text, or a date that is none
         mark = getattr(error, "problem_mark", None)
         place = f" at line {mark.line + 1}" if mark is not None else ""
         raise ConfigurationError("kubeconfig", str(path), f"is not YAML{place}: repair it") from None
@@ -116,14 +171,16 @@ def _parsed(path: Path) -> Mapping[str, Any]:
     return parsed
 
 
-def _entries(parsed: Mapping[str, Any], section: str, path: Path) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    entries = parsed.get(section) or []
+def _entries(parsed: Mapping[str, Any], section: str, path: Path) -> Iterable[Section]:
+    entries, singular = parsed.get(section) or [], section.removesuffix("s")
     if not isinstance(entries, list):
         raise ConfigurationError("kubeconfig", str(path), f"is no kubeconfig: its {section} must be a list")
     for entry in entries:
         name = entry.get("name") if isinstance(entry, Mapping) else None
-        value = entry.get(section.removesuffix("s")) if isinstance(entry, Mapping) else None
+        value = entry.get(singular) if isinstance(entry, Mapping) else None
+        if value is None and isinstance(entry, Mapping) and singular in entry:
+            value = {}  # "user:" with nothing behind it
         if not isinstance(name, str) or not isinstance(value, Mapping):
-            remedy = f"is no kubeconfig: each of its {section} needs a name and a {section.removesuffix('s')}"
+            remedy = f"is no kubeconfig: each of its {section} needs a name and a {singular}"
             raise ConfigurationError("kubeconfig", str(path), remedy)
-        yield name, value
+        yield Section(name, value, path.absolute().parent)

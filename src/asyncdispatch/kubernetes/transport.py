@@ -25,6 +25,7 @@ from yarl import URL
 from asyncdispatch.apierrors import ApiError, TransportError, TransportTimeout
 from asyncdispatch.calls import Attempt, ObjectRef
 from asyncdispatch.errors import ConfigurationError
+from asyncdispatch.kubernetes.credentials import Credentials
 from asyncdispatch.kubernetes.resources import Resource, builtin, group_path
 
 __all__ = ["JSON", "MERGE_PATCH", "STRATEGIC_MERGE_PATCH", "Transport", "transport_error_of"]
@@ -80,13 +81,38 @@ class Transport:
         data = None if body is None else _Body(json.dumps(body, separators=(",", ":")).encode(), content_type, attempt)
         if method != "GET":
             attempt.sent = data is None  # what has no body can't say when it leaves
+        generation = 0
         try:
             headers = await self._headers(attempt, aside, label)
+            generation = self.generation
             answer = await self._send(method, path, attempt, data, query, headers)
             text = await answer.read()
+            return _checked(answer, text, label, 0 if data is None else len(data.data))
         except (aiohttp.ClientError, OSError) as error:  # OSError: TimeoutError too
-            raise transport_error_of(error, label, sent=method == "GET" or attempt.sent) from error
-        return _checked(answer, text, label, 0 if data is None else len(data.data))
+            failed = transport_error_of(error, label, sent=method == "GET" or attempt.sent)
+            self.refused(failed, generation)
+            raise failed from _tellable(error)
+        except ApiError as error:
+            self.refused(error, generation)
+            raise
+
+    @property
+    def generation(self) -> int:
+        """Which of the credentials that were read one after another a request uses now. For `refused`."""
+        own = self._client.configuration.refresh_api_key_hook
+        return own.generation if isinstance(own, Credentials) else 0
+
+    def refused(self, error: BaseException, generation: int) -> None:
+        """Have the credentials of a client of ours read anew if `error` says that they were not accepted (rule R4).
+
+        `generation` is that of the request: refusals of older ones count no more. A client that somebody else made has
+        its own way of refreshing.
+        """
+        own = self._client.configuration.refresh_api_key_hook
+        if isinstance(own, Credentials):
+            untrusted = isinstance(error, TransportError) and error.credentials
+            if untrusted or (isinstance(error, ApiError) and error.status == 401):
+                own.refused(generation)
 
     async def _send(
         self,
@@ -144,10 +170,26 @@ class Transport:
         headers["Audit-ID"] = f"{attempt.ticket}-{attempt.number}-r" if aside else f"{attempt.ticket}-{attempt.number}"
         if client.cookie:
             headers["Cookie"] = client.cookie
-        for setting in (await self._credentials(attempt, label)).values():
+        own = client.configuration.refresh_api_key_hook
+        if not isinstance(own, Credentials):
+            settings = await self._credentials(attempt, label)
+        else:
+            settings = await self._own_credentials(own, attempt, label)
+        for setting in settings.values():
             if setting["in"] == "header" and setting["value"]:
-                headers[setting["key"]] = setting["value"]
+                headers[setting["key"]] = _sendable(setting["value"], label)
         return headers
+
+    async def _own_credentials(self, own: Credentials, attempt: Attempt, label: str) -> dict[str, Any]:
+        """As `_credentials`, for a client whose credentials we keep fresh."""
+        if own.due:
+            try:
+                await own.ready(attempt.remaining)
+            except TimeoutError:
+                message = "credentials were not refreshed in time"
+                raise TransportError(message, sent=False, credentials=True, request=label) from None
+        value = self._client.configuration.api_key.get("BearerToken")
+        return {"BearerToken": {"in": "header", "key": "authorization", "value": value}}
 
     async def _credentials(self, attempt: Attempt, label: str) -> dict[str, Any]:
         configuration = self._client.configuration
@@ -214,6 +256,15 @@ def _without_environment(theirs: aiohttp.ClientSession) -> aiohttp.ClientSession
     )
 
 
+def _sendable(value: Any, label: str) -> str:
+    """A header's value. A token read from a file may end with a newline; what else no header can carry is an error."""
+    text = str(value).strip()
+    if not text.isascii() or not text.isprintable():
+        message = "the credentials are no header's value: they must be printable ASCII"
+        raise TransportError(message, sent=False, credentials=True, request=label)
+    return text
+
+
 # By the client's session, and alive for as long as that: aiohttp complains of a session that ends before it is closed,
 # and ours is closed by closing the client.
 _OURS: WeakKeyDictionary[aiohttp.ClientSession, tuple[aiohttp.ClientSession, str | None]] = WeakKeyDictionary()
@@ -272,6 +323,12 @@ def transport_error_of(error: BaseException, request: str = "", *, sent: bool = 
 
 
 _USER_IN_URL = re.compile(r"//[^/@\s]*@")
+
+
+def _tellable(error: BaseException) -> BaseException | None:
+    """The error, to be chained: None if its text tells a password, as that of a proxy may."""
+    return None if _USER_IN_URL.search(str(error)) else error
+
 
 # Refused, not resolved, not handshaken, no free connection in time, or no request that could be sent at all.
 _NOT_SENT = (
