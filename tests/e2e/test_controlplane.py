@@ -56,7 +56,7 @@ async def test_roles_are_told_apart(plane: ControlPlane) -> None:
     assert (await plane.request("GET", "/api/v1/nodes", role="nobody")).status == 403
     stranger = {"Authorization": "Bearer made-up"}
     assert (await plane.request("GET", "/api/v1/nodes", headers=stranger)).status == 401
-    with pytest.raises(ConfigurationError, match=r"role: 'boss' is unknown; there are admin, nobody, scheduler"):
+    with pytest.raises(ConfigurationError, match=r"role='boss': is unknown; there are admin, nobody, scheduler"):
         plane.token("boss")
 
 
@@ -274,6 +274,6 @@ async def test_binaries_of_another_version_are_refused(tmp_path: Path, monkeypat
     async with programs as own:
         folder = own.apiserver.program.parent
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(folder))
-    with pytest.raises(ConfigurationError, match=r"version: '1.2.3' is not what is in "):
+    with pytest.raises(ConfigurationError, match=r"version='1.2.3': is not what is in "):
         async with ControlPlane(version="1.2.3", logs=tmp_path):
             pass
