@@ -87,8 +87,8 @@ async def test_a_missing_right(
     server.tokens = {"a": "alice", "b": "bob"}
     server.put(pod())
     rights = server.forbid(user="alice")
-    kinds = {"content_type": MERGE} if method == "PATCH" else {}
-    reply = await http(method, path, body, headers={"Authorization": "Bearer a"}, **kinds)
+    kind = MERGE if method == "PATCH" else None
+    reply = await http(method, path, body, headers={"Authorization": "Bearer a"}, content_type=kind)
     assert (reply.status, reply.json["reason"]) == (403, "Forbidden")
     assert reply.json["message"].startswith(said)
     assert (await asked(http, "b")).status == 200
@@ -103,7 +103,7 @@ async def test_rights_at_the_cluster_scope_are_worded_so(server: EmbeddedAPIServ
     assert reply.json["details"] == {"group": "coordination.k8s.io", "kind": "leases"}
 
 
-# -- certificates --------------------------------------------------------------------------------------------------------
+# -- certificates ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -122,6 +122,14 @@ async def test_a_certificate_by_its_own_authority(secure: Http) -> None:
     assert (await asked(secure, context=trusting(server))).status == 200
     with pytest.raises(aiohttp.ClientConnectorCertificateError, match="certificate verify failed"):
         await asked(secure)
+
+
+def test_the_file_of_the_authority() -> None:
+    server = EmbeddedAPIServer(tls=True)
+    assert Path(server.ca_file).read_bytes() == server.ca_pem
+    server.rotate_certificate(new_ca=True, publish=False)
+    assert Path(server.ca_file).read_bytes() != server.ca_pem
+    server.publish_ca()
     assert Path(server.ca_file).read_bytes() == server.ca_pem
 
 

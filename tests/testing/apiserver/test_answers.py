@@ -331,7 +331,7 @@ ROWS = [
     ),
     Row("finalizer for a dying object", finalizer_on_dying, 422, causes=[("metadata.finalizers", FORBIDDEN)]),
     Row("custom object of 2 MB", creating(BIG, WIDGETS), 500, None, "etcdserver: request is too large"),
-    Row("config map of 1.2 MB", creating(BIG_MAP, CONFIG_MAPS), 422, "Invalid", causes=[("", "FieldValueTooLong")]),
+    Row("config map of 1.2 MB", creating(BIG_MAP, CONFIG_MAPS), 422, "Invalid", causes=[("[]", "FieldValueTooLong")]),
     Row("body of more than 3 MiB", creating(HUGE, CONFIG_MAPS), 413, "RequestEntityTooLarge"),
     Row("create with YAML", asking("POST", PODS, "kind: Pod"), 400, "BadRequest"),
     Row("unknown subresource", asking("GET", f"{POD}/nothing"), 404, "NotFound", "requested resource"),

@@ -9,10 +9,19 @@ Not here: authentication, server-side apply (415), garbage collection, controlle
 """
 
 from asyncdispatch.testing.apiserver import answers
-from asyncdispatch.testing.apiserver.admission import Admission, AdmissionStep
+from asyncdispatch.testing.apiserver.admission import Admission, AdmissionStep, service_account
 from asyncdispatch.testing.apiserver.audit import AuditRecord
 from asyncdispatch.testing.apiserver.faults import Fault
 from asyncdispatch.testing.apiserver.server import EmbeddedAPIServer
 from asyncdispatch.testing.apiserver.status import StatusError
 
-__all__ = ["Admission", "AdmissionStep", "AuditRecord", "EmbeddedAPIServer", "Fault", "StatusError", "answers"]
+__all__ = [
+    "Admission",
+    "AdmissionStep",
+    "AuditRecord",
+    "EmbeddedAPIServer",
+    "Fault",
+    "StatusError",
+    "answers",
+    "service_account",
+]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from asyncdispatch.testing.apiserver.answers import no_service_account
 from asyncdispatch.testing.apiserver.kinds import child, mapping
 from asyncdispatch.testing.apiserver.resources import Resource
 from asyncdispatch.testing.apiserver.status import Cause, Json, forbidden, not_found
@@ -85,6 +86,17 @@ def pod_priority(request: Admission) -> None:
     policy = (chosen or {}).get("preemptionPolicy", "PreemptLowerPriority")
     named = {"priorityClassName": chosen["metadata"]["name"]} if chosen else {}
     request.obj = {**request.obj, "spec": {**spec, **named, "priority": value, "preemptionPolicy": policy}}
+
+
+def service_account(request: Admission) -> None:
+    """A new Pod needs its service account. Not among the steps of a new server: append it to `server.admission`."""
+    if request.operation != "CREATE" or request.resource.kind != "Pod" or request.subresource or request.obj is None:
+        return
+    name = str(child(request.obj, "spec", "serviceAccountName") or "default")
+    accounts = request.store.registry.named("ServiceAccount")
+    if request.store.get(accounts, request.namespace, name) is None:
+        raise no_service_account(request.name, request.namespace, name)
+    request.obj = {**request.obj, "spec": {**mapping(request.obj, "spec"), "serviceAccountName": name}}
 
 
 def default_steps() -> list[AdmissionStep]:

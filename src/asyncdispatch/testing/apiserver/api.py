@@ -8,6 +8,7 @@ from typing import Any
 
 from asyncdispatch.testing.apiserver import discovery, patches
 from asyncdispatch.testing.apiserver.answers import TEXT, Answer, not_served, status_answer
+from asyncdispatch.testing.apiserver.eviction import evict
 from asyncdispatch.testing.apiserver.reading import Reader
 from asyncdispatch.testing.apiserver.resources import Registry
 from asyncdispatch.testing.apiserver.routing import Route, locate, route
@@ -134,6 +135,8 @@ class API:
         _check_size(request, target)
         if asked.verb == "bind":
             return writer.bind(_named(target, body), body, dry_run=dry_run, agent=request.agent)
+        if asked.verb == "evict":
+            return evict(writer, target, body, dry_run=dry_run, agent=request.agent)
         verb = writer.create if asked.verb == "create" else writer.replace
         return verb(target, body, dry_run=dry_run, agent=request.agent)
 
@@ -202,7 +205,7 @@ def _check_size(request: Request, target: Target) -> None:
         raise body_too_large(BODY_LIMIT)
     limited = target.resource.kind in ("ConfigMap", "Secret") and not target.resource.group
     if limited and request.size > 1024 * 1024:
-        cause = Cause("FieldValueTooLong", f"Too long: may not be more than {1024 * 1024} bytes", "")
+        cause = Cause("FieldValueTooLong", f"Too long: may not be more than {1024 * 1024} bytes", "[]")
         raise invalid("", target.resource.kind, target.name, [cause])
     if request.size > STORAGE_LIMIT:
         raise bare("etcdserver: request is too large")

@@ -6,8 +6,8 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from asyncdispatch.testing.apiserver import patches
-from asyncdispatch.testing.apiserver.kinds import mapping
+from asyncdispatch.testing.apiserver import controllers, patches
+from asyncdispatch.testing.apiserver.kinds import child, mapping, with_condition
 from asyncdispatch.testing.apiserver.reading import Reader
 from asyncdispatch.testing.apiserver.resources import Registry, Resource, custom
 from asyncdispatch.testing.apiserver.status import Json
@@ -182,6 +182,22 @@ class DirectAccess:
         """End an object for good, as a kubelet ends a dying Pod: grace period 0, and no finalizer holds it."""
         at = self._target(target, name, namespace)
         self._store.remove(self._existing(at))
+
+    def run_pod(self, target: Named, name: str | None = None, *, namespace: str | None = None) -> Json:
+        """A Pod starts, as by the kubelet of its node: phase Running, condition Ready."""
+        if isinstance(target, str) and not name:
+            target, name = "Pod", target
+        at = self._target(target, name, namespace)
+        pod = self._existing(at).obj
+        ready = {"type": "Ready", "status": "True", "lastTransitionTime": self._store.timestamp()}
+        conditions = with_condition(child(pod, "status", "conditions"), ready)
+        status = {**mapping(pod, "status"), "phase": "Running", "conditions": conditions}
+        return _copy(self._store.put(at.resource, {**pod, "status": status}))
+
+    def run_controllers(self) -> None:
+        """One round of what controllers do: budgets and quotas get their status, dying namespaces lose what is in them
+        and then end, new ones get their service account."""
+        controllers.run(self._writer)
 
     def recreate(self, target: Named, name: str | None = None, *, namespace: str | None = None) -> Json:
         """End an object and create it again under the same name, with a new uid, unbound and with a fresh status."""

@@ -56,5 +56,6 @@ def _resources(found: Iterable[Resource]) -> Json:
             entries.append({**entry, "name": f"{resource.plural}/status", "verbs": ["get", "patch", "update"]})
         for subresource in resource.subresources:
             kind = subresource.capitalize()
-            entries.append({**entry, "name": f"{resource.plural}/{subresource}", "kind": kind, "verbs": ["create"]})
+            verb = "update" if subresource == "finalize" else "create"
+            entries.append({**entry, "name": f"{resource.plural}/{subresource}", "kind": kind, "verbs": [verb]})
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": entries}

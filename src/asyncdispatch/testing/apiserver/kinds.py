@@ -56,6 +56,11 @@ def with_condition(conditions: Iterable[Json] | None, condition: Json) -> list[J
     return result if found else [*result, condition]
 
 
+def is_ready(pod: Mapping[str, Any]) -> bool:
+    """The Pod's condition Ready says True."""
+    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in child(pod, "status", "conditions") or ())
+
+
 class Behaviour:
     """The common rules of a built-in kind; subclasses say what is different."""
 
@@ -84,6 +89,11 @@ class Behaviour:
 
     def check_status(self, new: Json, old: Json) -> list[Cause]:
         return []
+
+    def prepare_finalize(self, new: Json, old: Json) -> Json:
+        """`new` without changes that `/finalize` ignores: all but spec.finalizers and metadata."""
+        spec = {**mapping(old, "spec"), "finalizers": mapping(new, "spec").get("finalizers") or []}
+        return {**old, "metadata": new["metadata"], "spec": spec}
 
     def grace(self, obj: Json, asked: int | None) -> int | None:
         """Seconds until an object that is deleted now ends; None: this kind has no graceful deletion."""
@@ -134,6 +144,20 @@ class PhaseBehaviour(Behaviour):
 
     def prepare_create(self, obj: Json, now: str) -> Json:
         return {**obj, "status": {"phase": "Pending"}}
+
+
+class BudgetBehaviour(Behaviour):
+    """A PodDisruptionBudget: one of two numbers."""
+
+    def check_create(self, obj: Json) -> list[Cause]:
+        spec = mapping(obj, "spec")
+        if "minAvailable" in spec and "maxUnavailable" in spec:
+            why = "minAvailable and maxUnavailable cannot be both set"
+            return [Cause.invalid("spec", "", why)]
+        return []
+
+    def check_update(self, new: Json, old: Json) -> list[Cause]:
+        return self.check_create(new)
 
 
 _POD_DEFAULTS: Mapping[str, Any] = {

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from asyncdispatch.testing.apiserver.kinds import (
     Behaviour,
+    BudgetBehaviour,
     CustomBehaviour,
     NamespaceBehaviour,
     PhaseBehaviour,
@@ -97,7 +98,7 @@ def builtin() -> tuple[Resource, ...]:
             returns_deleted=True,
             selectable=_POD_FIELDS,
             behaviour=PodBehaviour(),
-            subresources=("binding",),
+            subresources=("binding", "eviction"),
         ),
         Resource(
             *("", "v1", "Node", "nodes"),
@@ -112,6 +113,7 @@ def builtin() -> tuple[Resource, ...]:
             status=True,
             selectable={"status.phase": ("status", "phase")},
             behaviour=NamespaceBehaviour(),
+            subresources=("finalize",),
         ),
         Resource("", "v1", "Event", "events", create_on_update=True, selectable=_EVENT_FIELDS),
         Resource("", "v1", "ConfigMap", "configmaps"),
@@ -123,6 +125,13 @@ def builtin() -> tuple[Resource, ...]:
             status=True,
             returns_deleted=True,
             behaviour=pending,
+        ),
+        Resource("", "v1", "ResourceQuota", "resourcequotas", status=True, returns_deleted=True),
+        Resource(
+            *("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets"),
+            status=True,
+            generation=True,
+            behaviour=BudgetBehaviour(),
         ),
         Resource(*("coordination.k8s.io", "v1", "Lease", "leases"), create_on_update=True, unconditional_update=False),
         Resource("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False, generation=True),

@@ -23,6 +23,8 @@ _COLLECTION = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
 _ITEM = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _SUBRESOURCE = {"GET": "get", "PUT": "update", "PATCH": "patch"}
 _OF_NAMESPACES = ("status", "finalize")
+_ACTIONS = {"binding": "bind", "eviction": "evict"}
+"""Subresources that are only posted to, and their verbs."""
 
 
 def locate(registry: Registry, path: str) -> Target | None:
@@ -58,17 +60,18 @@ def _scope_fits(resource: Resource, namespace: str, depth: int) -> bool:
 def route(method: str, target: Target, query: Mapping[str, str]) -> Route:
     """The verb for a target; StatusError 404 or 405 for what the resource does not offer."""
     resource, subresource = target.resource, target.subresource
-    if subresource == "binding" and "binding" in resource.subresources:
-        if method != "POST":
+    if subresource in resource.subresources:
+        verb = _ACTIONS.get(subresource, "update")
+        if method != ("POST" if subresource in _ACTIONS else "PUT"):
             raise method_not_allowed()
-        return Route("bind", target)
+        return Route(verb, target)
     if subresource and not (subresource == "status" and resource.status):
         raise no_such_resource()
     verbs = _SUBRESOURCE if subresource else _ITEM if target.name else _COLLECTION
-    verb = verbs.get(method)
+    found = verbs.get(method)
     across = resource.namespaced and not target.namespace
-    if verb is None or (across and verb != "list"):
+    if found is None or (across and found != "list"):
         raise method_not_allowed()
-    if verb == "list" and flag(query, "watch"):
-        verb = "watch"
-    return Route(verb, target)
+    if found == "list" and flag(query, "watch"):
+        found = "watch"
+    return Route(found, target)

@@ -28,6 +28,24 @@ def selection(resource: Resource, labels: str, fields: str) -> Predicate | None:
     return lambda obj: all(predicate(obj) for predicate in both)
 
 
+def chooses(selector: Json | None, obj: Json) -> bool:
+    """A label selector as it stands in objects; None chooses nothing, an empty one everything."""
+    if selector is None:
+        return False
+    labels = mapping(obj, "metadata", "labels")
+    if any(labels.get(key) != value for key, value in mapping(selector, "matchLabels").items()):
+        return False
+    return all(_expression(rule, labels) for rule in selector.get("matchExpressions") or ())
+
+
+def _expression(rule: Json, labels: Labels) -> bool:
+    key, operator = str(rule.get("key")), rule.get("operator")
+    values: list[str] = rule.get("values") or []
+    if operator in ("Exists", "DoesNotExist"):
+        return (key in labels) == (operator == "Exists")
+    return (labels.get(key) in values) == (operator == "In")
+
+
 def _label_predicate(text: str) -> Predicate:
     tests = [_requirement(part) for part in _parts(text)]
 

@@ -55,6 +55,7 @@ class EmbeddedAPIServer(DirectAccess, FaultControls, WatchControls, ConnectionCo
     `watch_gone` says: an ERROR "event" within a 200, or an HTTP "status". `watch_lag` holds events back.
     `watch_list` serves watches with sendInitialEvents, which are refused otherwise. Bookmarks, for those who ask for
     them, come every `bookmark_interval` seconds and before the end.
+    `controllers` runs the controllers after every write, not only when `run_controllers` is called.
     `tls` makes it speak HTTPS, with certificates by an authority of its own (`ca_file`, `rotate_certificate`).
     Bad options raise ValueError.
     """
@@ -72,6 +73,7 @@ class EmbeddedAPIServer(DirectAccess, FaultControls, WatchControls, ConnectionCo
         watch_list: bool = False,
         bookmark_interval: float = 60.0,
         tls: bool = False,
+        controllers: bool = False,
         now: Callable[[], datetime] = _wall_clock,
     ) -> None:
         _check_options(latency, watch_window, watch_gone, watch_lag, bookmark_interval)
@@ -98,6 +100,9 @@ class EmbeddedAPIServer(DirectAccess, FaultControls, WatchControls, ConnectionCo
         self._web: web.Server | None = None
         self._port = 0
         self._clients: list[Any] = []
+        self._controllers_due = False
+        if controllers:
+            store.written = self._wrote
         if auto_namespaces:
             self._steps.insert(0, self._make_namespace)
         self._populate(namespaces)
@@ -116,6 +121,8 @@ class EmbeddedAPIServer(DirectAccess, FaultControls, WatchControls, ConnectionCo
             backlog=1024,
             ssl=certificates.context if certificates is not None else None,
         )
+        if self._writer.store.written == self._wrote:
+            self._wrote()
         listening: socket.socket = self._listener.sockets[0]
         self._port = int(listening.getsockname()[1])
         return self
@@ -201,6 +208,16 @@ class EmbeddedAPIServer(DirectAccess, FaultControls, WatchControls, ConnectionCo
 
     def _now(self) -> float:
         return self._loop.time() if self._loop is not None else 0.0
+
+    def _wrote(self) -> None:
+        """Controllers run once the write is done, in a turn of the loop of their own."""
+        if self._loop is not None and not self._loop.is_closed() and not self._controllers_due:
+            self._controllers_due = True
+            self._loop.call_soon(self._control)
+
+    def _control(self) -> None:
+        self.run_controllers()
+        self._controllers_due = False
 
     def _make_namespace(self, request: Any) -> None:
         if request.operation == "CREATE" and request.resource.namespaced and not request.dry_run:

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from asyncdispatch.testing.apiserver import metadata as meta
-from asyncdispatch.testing.apiserver import patches
+from asyncdispatch.testing.apiserver import patches, quotas
 from asyncdispatch.testing.apiserver.admission import Admission, AdmissionStep, admit
 from asyncdispatch.testing.apiserver.kinds import mapping, with_condition
 from asyncdispatch.testing.apiserver.resources import Resource
@@ -91,6 +91,7 @@ class Writer:
         causes += resource.behaviour.check_create(obj)
         if causes:
             raise invalid(resource.group, resource.kind, name, causes)
+        quotas.check(self.store, resource, name, obj)
         existing = self.store.get(resource, target.namespace, name)
         if existing is not None:
             dying = "deletionTimestamp" in existing.obj["metadata"]
@@ -98,6 +99,7 @@ class Writer:
         if dry_run:
             return Written(201, Stored(resource, (target.namespace, name), obj, 0), False)
         stored = self.store.put(resource, obj)
+        quotas.charge(self.store, resource, obj)
         return Written(201, stored, True, stored)
 
     # -- update ------------------------------------------------------------------------------------------------------
@@ -157,6 +159,8 @@ class Writer:
         new = {**new, **head, "metadata": given}
         if target.subresource == "status":
             new = behaviour.prepare_status(new, old.obj)
+        elif target.subresource == "finalize":
+            new = behaviour.prepare_finalize(new, old.obj)
         else:
             new = behaviour.prepare_update(_with_status_of(resource, new, old.obj), old.obj)
         new["metadata"] = meta.settled(mapping(new, "metadata"), old.obj["metadata"])
