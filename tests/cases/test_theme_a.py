@@ -125,6 +125,53 @@ async def test_a5_refusal_that_is_slower_than_an_attempt(server, cluster, obj, o
     assert len(sent(server, "POST")) == 1
 
 
+@pytest.mark.parametrize("how", ["dropped", "reset", "500", "slow answer"])
+@pytest.mark.parametrize("verb", ["replace", "replace status", "delete", "delete dying"])
+async def test_a7_write_that_the_client_sends_again_by_itself(server, cluster, verb, how):
+    """The HTTP client re-sends PUT and DELETE when a connection is closed before the answer, and meets its own work.
+
+    Right: the conflict, or the 404, is settled: as wanted already, it has Succeeded, and was done once.
+    """
+    obj = server.create(new_pod() if verb != "replace" else config_map(mine="old"))
+    wanted = {**obj, "data": {"mine": "new"}} if verb == "replace" else {**obj, "status": {"phase": "Failed"}}
+    if verb == "delete dying":
+        obj = server.patch_object(obj, {"metadata": {"finalizers": ["example.com/held"]}})
+    method = "DELETE" if verb.startswith("delete") else "PUT"
+    breaks_off(server, how, method=method)
+    async with Dispatcher(SHORT) as dispatcher:
+        await dispatcher.run(cluster.read(obj))  # a warm connection
+        if method == "DELETE":
+            call = cluster.delete(obj)
+        else:
+            call = cluster.replace(wanted, subresource="status" if verb.endswith("status") else "")
+        outcome = await dispatcher.submit(call).outcome()
+    assert isinstance(outcome, Succeeded)
+    assert not outcome.ambiguous
+    found = server.find(obj)
+    if verb == "delete":
+        assert found is None
+    elif verb == "delete dying":
+        assert found["metadata"]["deletionTimestamp"]
+    else:
+        assert found == outcome.value
+        assert found["status" if verb.endswith("status") else "data"] in ({"phase": "Failed"}, {"mine": "new"})
+    again = sent(server, method)
+    assert len([record for record in again if record.applied]) == 1
+    if how in ("dropped", "reset"):
+        assert [record.audit_id for record in again] == ["2-1", "2-1"]  # nobody asked for the second one
+
+
+async def test_a7_conflict_that_is_not_our_own(server, cluster):
+    """The other side of it: somebody else's write is no success of ours, and stays."""
+    obj = server.create(config_map(mine="old"))
+    server.drop(method="PUT")
+    server.hook(lambda record: server.patch_object(obj, {"data": {"theirs": "1"}}) and None, times=1, method="PUT")
+    async with Dispatcher(SHORT) as dispatcher:
+        outcome = await dispatcher.submit(cluster.replace({**obj, "data": {"mine": "new"}})).outcome()
+    assert isinstance(outcome, Failed)
+    assert server.get(obj)["data"] == {"mine": "old", "theirs": "1"}
+
+
 @pytest.mark.parametrize("name", ["p", "job-"], ids=["named", "generated"])
 async def test_a9_create_again_after_a_restart(server, name):
     """A controller ended between creating a thing and writing that down, and made a second one after its restart.

@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from asyncdispatch import Again, APICall, Applied, Attempt, CallFailed, Dispatcher, DispatcherConfig, ObjectRef
+from asyncdispatch import (
+    Again,
+    APICall,
+    Applied,
+    Attempt,
+    CallFailed,
+    ConfigurationError,
+    Dispatcher,
+    DispatcherConfig,
+    ObjectRef,
+)
 from asyncdispatch.kubernetes import Cluster
 from asyncdispatch.outcomes import Cancelled, Failed, Succeeded
 from tests.cases.support import UNSCHEDULABLE, condition, config_map, new_pod, sent
@@ -90,6 +100,64 @@ async def test_e1_write_that_always_loses(server, cluster, kind):
             await dispatcher.run(call)
     assert not done(server.get(obj))
     assert len(sent(server, "PATCH", "PUT")) <= 12
+
+
+FINALIZERS = ["other/a", "ours/b"]
+
+
+def without_ours(obj):
+    """A patch made from the object: our finalizer goes, whatever else is there."""
+    held = obj["metadata"].get("finalizers", [])
+    return {"metadata": {"finalizers": [name for name in held if name != "ours/b"]}} if "ours/b" in held else None
+
+
+def held_object(server, kind):
+    server.register("example.com/v1", "Workload", "workloads")
+    obj = new_pod() if kind == "pod" else {**config_map(), "apiVersion": "example.com/v1", "kind": "Workload"}
+    return server.patch_object(server.create(obj), {"metadata": {"finalizers": FINALIZERS}})
+
+
+@pytest.mark.parametrize("kind", ["pod", "custom resource"])
+async def test_e3_own_finalizer_goes_and_no_other_comes_back(server, cluster, kind):
+    """A merge patch replaces lists: removing one's own finalizer erased, or brought back, those of others.
+
+    Right: such a patch needs a version; decided by a function, only ours goes, whatever the others do meanwhile.
+    """
+    obj = held_object(server, kind)
+    blind = {"metadata": {"finalizers": ["other/a"]}}
+    with pytest.raises(ConfigurationError, match=r"patch\.metadata\.finalizers"):
+        cluster.patch(obj, blind)
+    theirs = iter([["ours/b"], ["ours/b", "late/c"], ["ours/b", "late/c", "late/d"]])
+
+    def rival(record):
+        server.patch_object(obj, {"metadata": {"finalizers": next(theirs)}})
+
+    server.hook(rival, times=3, method="PATCH")
+    async with Dispatcher() as dispatcher:
+        found = await dispatcher.run(cluster.patch(obj, without_ours))
+    assert found["metadata"]["finalizers"] == server.get(obj)["metadata"]["finalizers"] == ["late/c", "late/d"]
+    assert [record.status for record in sent(server, "PATCH")] == [409, 409, 409, 200]
+
+
+async def test_e3_fixed_list_that_lost_its_version(server, cluster):
+    """A list that was written down beforehand is about the object as it was: it fails, and nothing is erased."""
+    obj = held_object(server, "pod")
+    server.patch_object(obj, {"metadata": {"finalizers": ["ours/b", "late/c"]}})
+    async with Dispatcher() as dispatcher:
+        with pytest.raises(CallFailed, match="decided on version"):
+            await dispatcher.run(cluster.patch(obj, {"metadata": {"finalizers": ["other/a"]}}, fence="version"))
+    assert server.get(obj)["metadata"]["finalizers"] == ["ours/b", "late/c"]
+
+
+async def test_e3_patch_that_waits_is_decided_on_what_was_seen_since(server, cluster):
+    """What the watch has told while it waited counts: there is no conflict to begin with."""
+    obj = held_object(server, "pod")
+    async with Dispatcher() as dispatcher:
+        handle = dispatcher.submit(cluster.patch(obj, without_ours, not_before=5))
+        await asyncio.sleep(1)
+        dispatcher.observe(server.patch_object(obj, {"metadata": {"finalizers": ["ours/b", "late/c"]}}))
+        assert (await handle)["metadata"]["finalizers"] == ["late/c"]
+    assert [record.status for record in sent(server)] == [200]
 
 
 @pytest.mark.parametrize("how", ["waits for a seat", "is delayed", "backs off"])

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from asyncdispatch import CallFailed, Dispatcher, DispatcherConfig, ObjectRef
+from asyncdispatch import CallFailed, Dispatcher, DispatcherConfig, ObjectRef, StaleContext
 from asyncdispatch.kubernetes import Cluster
 from asyncdispatch.outcomes import Failed, Succeeded
 from asyncdispatch.testing import EmbeddedAPIServer
@@ -73,6 +73,30 @@ async def test_f1_nobody_has_told_yet(server, cluster, kind):
     found = server.get(new)
     assert "nodeName" not in found["spec"]
     assert condition(found, "PodScheduled") is None
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["nobody has told", "observed"])
+async def test_f3_delayed_delete_of_an_object_that_was_replaced(server, cluster, told):
+    """A grace timer remembered a Pod by name, and later deleted its healthy replacement.
+
+    Right: the uid is a precondition of the DELETE; seen as replaced, the call ends before it is sent.
+    """
+    old = server.create(new_pod("web-0"))
+    async with Dispatcher() as dispatcher:
+        dispatcher.observe(old)
+        handle = dispatcher.submit(cluster.delete(old, not_before=30))
+        await asyncio.sleep(10)
+        new = server.recreate(old)
+        if told:
+            dispatcher.observe(new)
+        outcome = await handle.outcome()
+        assert isinstance(outcome, Failed)
+        assert outcome.verdict.kind.value == "gone"
+        assert now() < 11 if told else now() >= 30
+    assert server.get(new) == new
+    assert [record.method for record in server.audit] == ([] if told else ["DELETE", "GET"])
+    if not told:
+        assert server.audit[0].body["preconditions"] == {"uid": old["metadata"]["uid"]}
 
 
 @pytest.mark.parametrize("names", ["given", "generated"])
@@ -168,3 +192,29 @@ async def test_f7_patches_decided_on_a_lagging_cache(server, cluster):
             await asyncio.sleep(0.1)
         assert condition(watch.objects["p"], "PodScheduled") == "False"
     assert len(sent(server, "PATCH")) == 1
+
+
+async def test_f9_decision_of_an_older_generation(server, cluster):
+    """Late events of the old group were put down to the new leader of the same name, which was deleted again.
+
+    Right: a completion tells its epoch; a delete decided in it is stale, and one without a context carries the old uid.
+    """
+    old = server.create(new_pod("leader"))
+    async with Dispatcher() as dispatcher, dispatcher.completions() as completions:
+        first = dispatcher.contexts.begin(old)
+        await dispatcher.run(cluster.patch(old, {"metadata": {"labels": {"group": "1"}}}, context=first))
+        completion = await anext(completions)
+        new = server.recreate(old)
+        second = dispatcher.contexts.begin(new)
+        assert completion.epoch == first.epoch != second.epoch
+        with pytest.raises(StaleContext):
+            dispatcher.submit(cluster.delete(new, context=first))
+        outcome = await dispatcher.submit(cluster.delete(old)).outcome()
+        assert isinstance(outcome, Failed)
+        assert outcome.verdict.kind.value == "gone"
+        # And in another process, which knows of nothing: the uid in the request keeps it off.
+        async with Dispatcher() as other:
+            outcome = await other.submit(Cluster(server.api_client()).delete(old)).outcome()
+        assert isinstance(outcome, Failed)
+    assert server.get(new) == new
+    assert len(sent(server, "DELETE")) == 1
