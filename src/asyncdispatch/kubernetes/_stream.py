@@ -1,0 +1,110 @@
+"""A watch as HTTP: an answer without an end on connections of its own (rule R8), and its bytes as lines."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp
+from yarl import URL
+
+from asyncdispatch.apierrors import TransportError
+from asyncdispatch.calls import Attempt, ObjectRef
+from asyncdispatch.kubernetes._apart import ApartTransport
+from asyncdispatch.kubernetes.calls import Read
+from asyncdispatch.kubernetes.transport import Json, Transport, _checked, transport_error_of
+
+__all__ = ["Lines", "StreamTransport"]
+
+ERROR_BODY = 65_536
+"""Bytes of the answer that are read if it is no stream."""
+
+
+class StreamTransport(ApartTransport):
+    """Reads, one of which may have no end. `ref` says what about. Close it at the end.
+
+    All raise `ApiError` and `TransportError`, and `ConfigurationError` once the client itself is closed.
+    """
+
+    def __init__(self, transport: Transport, ref: ObjectRef) -> None:
+        super().__init__(transport, connections=2)  # a stream's, and one for what is read meanwhile
+        self._call = Read(target=ref, transport=self)
+
+    def attempt(self, seconds: float) -> Attempt:
+        """What a transport wants to know of a request."""
+        clock = asyncio.get_running_loop().time
+        return Attempt(clock, self._call, 0, 1, clock() + seconds, None)
+
+    async def get(self, path: str, query: Mapping[str, str], seconds: float) -> Json:
+        """The JSON object that a GET is answered, within `seconds`."""
+        return await self.request("GET", path, self.attempt(seconds), query=query)
+
+    @asynccontextmanager
+    async def stream(self, path: str, query: Mapping[str, str], seconds: float) -> AsyncIterator[aiohttp.StreamReader]:
+        """The bytes of an answer that may have no end; `seconds` is for its beginning."""
+        label = f"GET {path}?watch"
+        try:
+            async with asyncio.timeout(seconds):
+                answer = await self._open(path, query, seconds, label)
+            try:
+                if answer.status != 200:
+                    async with asyncio.timeout(seconds):
+                        _checked(answer, await answer.content.read(ERROR_BODY), label, 0)
+                yield answer.content
+            finally:
+                answer.close()
+        except (aiohttp.ClientError, OSError) as error:
+            raise transport_error_of(error, label, sent=True) from error
+
+    async def _open(self, path: str, query: Mapping[str, str], seconds: float, label: str) -> aiohttp.ClientResponse:
+        headers = await self._headers(self.attempt(seconds), False, label)
+        session, proxy = self._session()
+        configuration = self._client.configuration
+        options: dict[str, Any] = {}
+        if configuration.proxy or proxy:
+            options["proxy"] = configuration.proxy or proxy
+        if configuration.proxy_headers:
+            options["proxy_headers"] = configuration.proxy_headers
+        if configuration.tls_server_name:
+            options["server_hostname"] = configuration.tls_server_name
+        url = f"{configuration.host.rstrip('/')}{path}?{urlencode(query)}"
+        return await session.get(
+            URL(url, encoded=True),
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=None, ceil_threshold=math.inf),
+            allow_redirects=False,
+            raise_for_status=False,
+            **options,
+        )
+
+    async def _headers(self, attempt: Attempt, aside: bool, label: str) -> dict[str, str]:
+        """Without an Audit-ID: it is no call of a dispatcher's, so the server gives it one."""
+        headers = await super()._headers(attempt, aside, label)
+        headers.pop("Audit-ID", None)
+        return headers
+
+
+class Lines:
+    """Cuts bytes into lines. Characters may straddle chunks: nothing is decoded before its line is whole."""
+
+    def __init__(self, longest: int) -> None:
+        self._longest = longest
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The lines that `chunk` completes, without those that are empty. `TransportError` if one has no end."""
+        first, *rest = chunk.split(b"\n")
+        self._parts.append(first)
+        self._size += len(first)
+        if self._size > self._longest:
+            raise TransportError(f"a line of more than {self._longest:,} bytes: this is no watch", sent=True)
+        if not rest:
+            return []
+        lines = [b"".join(self._parts), *rest[:-1]]
+        self._parts, self._size = [rest[-1]], len(rest[-1])
+        return [line for line in lines if line.strip()]
