@@ -1,11 +1,16 @@
 """A Kubernetes API server for tests, in the test's own event loop.
 
-The parts, each of which imports only those before it: `status` (refusals), `query`, `kinds` (rules of single kinds),
-`resources` (what is served), `selectors`, `patches`, `store` (objects, versions, past changes), `metadata`,
-`admission`, `writing` and `reading` (the verbs), `watch`; then `audit` and `faults`; `routing`, `discovery` and `api`
-(a request without connections), `handler` (connections), `direct` (Python access) and `server`.
+The parts, each of which imports only those before it:
 
-Not here: authentication, server-side apply (415), garbage collection, controllers, YAML and protobuf bodies.
+- what is said and served: `status` (refusals), `query`, `kinds` (rules of single kinds), `resources` (what is served),
+  `selectors`, `patches`, `store` (objects, versions, past changes), `answers` (as they are sent, and by name);
+- the verbs, without HTTP: `metadata`, `admission`, `quotas`, `writing`, `reading`, `eviction`, `controllers`;
+- who asks and what goes wrong: `audit`, `access`, `faults` (which requests, what becomes of them), `lies` (which events),
+  `watch`, `connections`, `tls`;
+- requests: `routing`, `discovery`, `api` (without connections), `handler` (with them);
+- what tests take hold of: `direct` (objects), `controls` (faults of requests), `watching`, `wires` (connections), `server`.
+
+Not here: server-side apply (415), garbage collection, YAML and protobuf bodies.
 """
 
 from asyncdispatch.testing.apiserver import answers

@@ -39,7 +39,7 @@ def chooses(selector: Json | None, obj: Json) -> bool:
 
 
 def _expression(rule: Json, labels: Labels) -> bool:
-    key, operator = str(rule.get("key")), rule.get("operator")
+    key, operator = str(rule.get("key")), str(rule.get("operator"))
     values: list[str] = rule.get("values") or []
     if operator in ("Exists", "DoesNotExist"):
         return (key in labels) == (operator == "Exists")
