@@ -149,9 +149,9 @@ def test_what_was_given_as_a_table_can_not_be_changed_later():
         config.call_types["c"] = CallTypePolicy()  # type: ignore[index]
 
 
-def test_own_call_types_come_on_top_of_the_default_pair():
+def test_own_call_types_come_on_top_of_the_defaults():
     config = DispatcherConfig(call_types={"x": CallTypePolicy()})
-    assert set(config.call_types) == {"pod_binding", "x"}
+    assert set(config.call_types) == {"event", "pod_binding", "x"}
     own = DispatcherConfig(call_types={"pod_binding": CallTypePolicy(max_in_flight=3)})
     assert own.call_types["pod_binding"] == CallTypePolicy(max_in_flight=3)
 

@@ -264,7 +264,10 @@ class IdempotencyPolicy:
 
 
 DEFAULT_CALL_TYPES: Mapping[str, CallTypePolicy] = MappingProxyType(
-    {"pod_binding": CallTypePolicy(supersedes=("pod_status_patch",))}
+    {
+        "pod_binding": CallTypePolicy(supersedes=("pod_status_patch",)),
+        "event": CallTypePolicy(max_in_flight=4),  # told at best effort: a flood of them takes no other call's seat
+    }
 )
 
 
