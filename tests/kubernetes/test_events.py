@@ -131,6 +131,17 @@ async def test_it_never_holds_up_its_object(server, cluster):
     assert outcome.elapsed_seconds < 1
 
 
+async def test_seats_of_their_own(server, cluster):
+    """By default: a flood of them leaves the seats of all other calls free."""
+    server.latency = 1
+    pods = [server.create(pod_dict(f"p{index}", uid=None, version=None)) for index in range(30)]
+    async with Dispatcher() as dispatcher:
+        for pod in pods:
+            dispatcher.submit(event(cluster, pod))
+        await asyncio.sleep(0.1)
+        assert dispatcher.statistics().in_flight == 4
+
+
 @pytest.mark.parametrize("fault", ["lost", "lost and landed", "500", "503", "403"])
 async def test_one_retry_at_most(server, cluster, fault):
     """And no second Event where the first one landed."""

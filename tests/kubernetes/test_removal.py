@@ -194,17 +194,24 @@ async def test_a_lost_answer(server, cluster, kind, after):
 
 
 @pytest.mark.parametrize("kind", BOTH)
-async def test_a_late_landing(server, cluster, kind):
+@pytest.mark.parametrize("then", ["gone", "made again"])
+async def test_a_late_landing(server, cluster, kind, then):
     """A request that the read had missed lands before the next one: the 404, or the new uid, is our own doing."""
     pod = running_pod(server)
     lose(server, applied=False)
-    server.hook(
-        lambda record: server.recreate(pod) and None, when=lambda r: r.method != "GET" and len(server.audit) > 1
-    )
+
+    def land(record):
+        if len(server.audit) > 1:
+            server.finish(pod)
+            if then == "made again":
+                server.put(pod)
+
+    server.hook(land, when=lambda record: record.method != "GET")
     async with Dispatcher(SHORT) as dispatcher:
         outcome = await dispatcher.submit(removal(cluster, kind, pod)).outcome()
     assert isinstance(outcome, Succeeded)
-    assert "deletionTimestamp" not in server.get(pod)["metadata"]
+    found = server.find(pod)
+    assert found is None if then == "gone" else "deletionTimestamp" not in found["metadata"]
 
 
 async def test_a_delete_by_name_alone_is_not_repeated_in_doubt(server, cluster):

@@ -10,7 +10,7 @@ from asyncdispatch import CallFailed, Dispatcher, DispatcherConfig
 from asyncdispatch.calls import Again, Applied, Effect, ObjectRef, Refused, Unknown, VerdictKind
 from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.kubernetes import ApiError, Cluster, Patch
-from asyncdispatch.outcomes import Failed, Overwritten, Succeeded
+from asyncdispatch.outcomes import Cancelled, Failed, Overwritten, Succeeded
 from tests.kubernetes.support import FakeClient, attempt_at, plain, pod_dict, still_attempt, tried
 
 OFFLINE = Cluster(FakeClient())
@@ -205,6 +205,19 @@ async def test_a_function_reads_where_it_has_no_object(server, cluster, code):
     for record in writes(server):
         assert record.body["metadata"]["resourceVersion"] == pod["metadata"]["resourceVersion"]
     assert len(writes(server)) == (1 if code is None else 2)
+
+
+async def test_a_read_before_a_patch_changes_nothing(server, cluster):
+    """Cut off while it reads, the call is not in doubt: nothing was sent that could change the object."""
+    pod = server.create(pod_dict(uid=None, version=None))
+    server.delay(20, method="GET")
+    async with Dispatcher() as dispatcher:
+        handle = dispatcher.submit(cluster.patch(ObjectRef.of(pod), lambda obj: LABEL))
+        await asyncio.sleep(1)
+        handle.cancel("not wanted any more")
+        outcome = await handle.outcome()
+    assert isinstance(outcome, Cancelled)
+    assert not outcome.ambiguous
 
 
 async def test_a_function_of_what_is_not_there(server, cluster):
@@ -431,6 +444,13 @@ async def test_patches_that_are_sent_in_order(server, cluster, apart):
     found = server.get(pod)
     assert found["metadata"]["labels"] == {"b": "2"}
     assert found["metadata"]["annotations"] == {"a": "1"}
+
+
+def test_patches_made_by_functions_stay_apart():
+    """The later one was not decided on what the earlier one leaves, so no patch can stand for both."""
+    one, two = (OFFLINE.patch(pod_dict(), lambda obj, key=key: {"spec": {key: 1}}) for key in "ab")
+    fixed = OFFLINE.patch(pod_dict(), LABEL, fence="version")
+    assert two.merge(one) is fixed.merge(one) is one.merge(fixed) is None
 
 
 def test_a_merged_patch_keeps_what_is_known_of_it():
