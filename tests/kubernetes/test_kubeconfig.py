@@ -18,7 +18,7 @@ from tests.kubernetes.support import attempt_at
 SECRET = "s3cr3t-t0k3n"
 
 
-def kubeconfig(url: str = "https://api.example:6443", **changes) -> dict:
+def kubeconfig(url: str = "https://api.example:6443", **changes: Any) -> dict[str, Any]:
     """A kubeconfig with two contexts; `changes` replace parts of it."""
     return {
         "apiVersion": "v1",
@@ -161,7 +161,7 @@ async def test_a_default_that_somebody_has_set_plays_no_part(tmp_path):
         async with Cluster.connect(written(tmp_path, user_of())) as cluster:
             assert await token_sent(cluster) is None
     finally:
-        Configuration._default = None
+        Configuration.set_default(None)
 
 
 def test_paths(monkeypatch, tmp_path):
@@ -200,8 +200,12 @@ PAIR = base64.b64encode(PEM.encode()).decode()
 OTHER = f"-----BEGIN CERTIFICATE-----\n{base64.b64encode(SECRET.encode()).decode()}\n-----END CERTIFICATE-----"
 BROKEN = {
     "no such context": (kubeconfig(), "prod", "context='prod': is not in the kubeconfig: give one of dev, nobody"),
-    "no current context": (kubeconfig(**{"current-context": ""}), None, "no current-context: give one of dev, nobody"),
-    "odd current context": (kubeconfig(**{"current-context": [SECRET]}), None, "no current-context: give one of dev"),
+    "no current context": (
+        {**kubeconfig(), "current-context": ""},
+        None,
+        "no current-context: give one of dev, nobody",
+    ),
+    "odd current context": ({**kubeconfig(), "current-context": [SECRET]}, None, "no current-context: give one of dev"),
     "no contexts": ({"users": []}, "dev", "it has no contexts at all"),
     "no such cluster": (
         kubeconfig(clusters=[]),

@@ -88,8 +88,9 @@ def _read(field: str, version: str, output: bytes) -> ExecCredential:
         answer = json.loads(output)
     except (ValueError, RecursionError):
         answer = None
-    status = answer.get("status") if isinstance(answer, dict) else None
-    if not isinstance(status, dict) or answer.get("kind") != "ExecCredential" or answer.get("apiVersion") != version:
+    told = answer if isinstance(answer, dict) else {}
+    status = told.get("status")
+    if not isinstance(status, dict) or told.get("kind") != "ExecCredential" or told.get("apiVersion") != version:
         raise _error(field, f"the plugin's output is no ExecCredential of {version} with a status")
     token, certificate, key = (
         _text(field, status, name) for name in ("token", "clientCertificateData", "clientKeyData")
