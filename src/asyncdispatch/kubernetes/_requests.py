@@ -72,13 +72,12 @@ def place_of(path: str) -> Place | None:
 _STREAMS = frozenset({"attach", "exec", "portforward", "proxy"})
 
 
-def is_stream(path: str, query: Query) -> bool:
+def is_stream(path: str, place: Place | None, query: Query) -> bool:
     """True for what has no single answer to wait for: watches, followed logs, exec, attach, port-forward, proxies."""
     if _flag(query, "watch") or _flag(query, "follow"):
         return True
     if path.startswith("/logs"):
         return True  # files of the server, of any size
-    place = place_of(path)
     return place is not None and place.subresource.partition("/")[0] in _STREAMS
 
 
@@ -131,7 +130,7 @@ def _binds(place: Place) -> bool:
 def server_operation(method: str, path: str) -> Operation:
     """A question to the server itself: its version, health, discovery."""
     effect = Effect.READ if method in _READS else Effect.IDEMPOTENT_WRITE
-    return Operation("server_read", ObjectRef("v1", "Server", None, path), effect, repeatable=False)
+    return Operation("server_read", ObjectRef("v1", "Server", None, path), effect, repeatable=effect is Effect.READ)
 
 
 def operation_of(method: str, place: Place, kind: str, query: Query, body: Any) -> Operation:
@@ -220,6 +219,8 @@ def _repeatable(method: str, place: Place, uid: str | None, version: str | None,
     Not what removes an object by its name alone: by the time of the second request, another may have the name. Not a
     JSON patch that moves what it points at. A fence makes either safe.
     """
+    if method in _READS:
+        return True
     if method == "DELETE" or _removes(method, place):
         return uid is not None or version is not None
     if method == "POST":

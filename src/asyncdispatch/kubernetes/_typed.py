@@ -10,9 +10,9 @@ import dataclasses
 import importlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import aiohttp
@@ -206,7 +206,7 @@ class SettledRequest(TypedRequest):
     """
 
     transport: Transport
-    body: Json = field(default_factory=dict)
+    body: Json | None = None
     node: str | None = None
     removes: bool = False
     doubtful: bool = False
@@ -263,7 +263,7 @@ class SettledRequest(TypedRequest):
 
     def _create(self) -> Create:
         key = self.idempotency_key
-        return Create(target=self.target, obj=self.body, transport=self.transport, idempotency_key=key)
+        return Create(target=self.target, obj=self.body or {}, transport=self.transport, idempotency_key=key)
 
     def _binding(self, pod: Json) -> PodBinding:
         """This bind as the adapter of `Cluster` has it, which wants a uid: the Pod's own, if the request names none."""
@@ -279,6 +279,15 @@ class SettledRequest(TypedRequest):
         if path.endswith("/bindings"):
             return f"{path.removesuffix('bindings')}pods/{quote(self.target.name, safe='')}"
         return path if self.request.method == "DELETE" else path.rpartition("/")[0]
+
+
+def _init(self: Any, /, **fields: Any) -> None:
+    """Store what was given; the rest is read from the class. The generated way costs more than the whole queue."""
+    object.__setattr__(self, "__dict__", fields)
+
+
+if not TYPE_CHECKING:
+    TypedRequest.__init__ = SettledRequest.__init__ = _init
 
 
 # -- what the caller sees ---------------------------------------------------------------------------------------------

@@ -172,12 +172,13 @@ class _DispatchingRest:
         left = dict(headers or {})
         credentials: Credentials | None = left.pop(_CREDENTIALS, None)
         path, query = self._read(url, given.get("query_params"))
-        if is_stream(path, query):
+        place = place_of(path)
+        if is_stream(path, place, query):
             if credentials is not None:
                 await credentials(left)
             return await self._rest.request(method, url, headers=left, **given)
         request = Request(self._rest, method, url, path, left, credentials, given)
-        operation = await self._operation(request, query)
+        operation = await self._operation(request, place, query)
         try:
             answer = await self.dispatcher.run(self._call(request, operation))
         except (AmbiguousOutcome, PrerequisiteFailed):
@@ -208,8 +209,7 @@ class _DispatchingRest:
 
     # -- from request to call -------------------------------------------------------------------------------------
 
-    async def _operation(self, request: Request, query: Mapping[str, str]) -> Operation:
-        place = place_of(request.path)
+    async def _operation(self, request: Request, place: Place | None, query: Mapping[str, str]) -> Operation:
         if place is None:
             return server_operation(request.method, request.path)
         body = request.arguments.get("body")

@@ -28,7 +28,7 @@ _KINDS: Mapping[str, tuple[str, str]] = {
     "": (
         """ConfigMap Endpoints Event LimitRange PersistentVolumeClaim Pod PodTemplate ReplicationController
         ResourceQuota Secret Service ServiceAccount""",
-        "Namespace Node PersistentVolume",
+        "ComponentStatus Namespace Node PersistentVolume",
     ),
     "admissionregistration.k8s.io": (
         "",
@@ -40,17 +40,22 @@ _KINDS: Mapping[str, tuple[str, str]] = {
     "apps": ("ControllerRevision DaemonSet Deployment ReplicaSet StatefulSet", ""),
     "autoscaling": ("HorizontalPodAutoscaler", ""),
     "batch": ("CronJob Job", ""),
-    "certificates.k8s.io": ("", "CertificateSigningRequest ClusterTrustBundle"),
+    "certificates.k8s.io": ("PodCertificateRequest", "CertificateSigningRequest ClusterTrustBundle"),
     "coordination.k8s.io": ("Lease LeaseCandidate", ""),
     "discovery.k8s.io": ("EndpointSlice", ""),
     "events.k8s.io": ("Event", ""),
     "flowcontrol.apiserver.k8s.io": ("", "FlowSchema PriorityLevelConfiguration"),
+    "internal.apiserver.k8s.io": ("", "StorageVersion"),
     "networking.k8s.io": ("Ingress NetworkPolicy", "IngressClass IPAddress ServiceCIDR"),
     "node.k8s.io": ("", "RuntimeClass"),
     "policy": ("PodDisruptionBudget", ""),
     "rbac.authorization.k8s.io": ("Role RoleBinding", "ClusterRole ClusterRoleBinding"),
-    "resource.k8s.io": ("ResourceClaim ResourceClaimTemplate", "DeviceClass ResourceSlice"),
-    "scheduling.k8s.io": ("", "PriorityClass"),
+    "resource.k8s.io": (
+        "ResourceClaim ResourceClaimTemplate",
+        "DeviceClass DeviceTaintRule ResourcePoolStatusRequest ResourceSlice",
+    ),
+    "scheduling.k8s.io": ("PodGroup Workload", "PriorityClass"),
+    "storagemigration.k8s.io": ("", "StorageVersionMigration"),
     "storage.k8s.io": (
         "CSIStorageCapacity",
         "CSIDriver CSINode StorageClass VolumeAttachment VolumeAttributesClass",
