@@ -111,7 +111,7 @@ async def test_open_watches_are_silenced(server: EmbeddedAPIServer, http: Http) 
         server.silence_watches()
         server.put(pod("b"))
         assert await quiet(events)
-        server.close_watches()
+        server.fail_watches()
         assert await events.rest() == []
 
 
@@ -222,11 +222,23 @@ async def test_established_connections_go_dark(server: EmbeddedAPIServer, http: 
     await asyncio.sleep(0.5)
     server.darken()
     await asyncio.sleep(200)
+    server.close_connections()  # does not come through either
+    await asyncio.sleep(1)
     assert not early.done()
     early.cancel()
     assert server.find("Pod", "early") is not None
     assert not server.audit[0].answered
     assert (await http.post(PODS, pod("late"))).status == 201
+
+
+async def test_the_dark_ends_with_the_server(http: Http) -> None:
+    async with EmbeddedAPIServer() as server:
+        server.black_hole()
+        asked = asyncio.ensure_future(Http(server, http.session).post(PODS, pod()))
+        await asyncio.sleep(60)
+        assert not asked.done()
+    with pytest.raises(aiohttp.ClientConnectionError):
+        await asyncio.wait_for(asked, 60)
 
 
 async def test_what_is_sent_into_the_dark_never_arrives(server: EmbeddedAPIServer, http: Http) -> None:

@@ -2,11 +2,11 @@
 
 The parts, each of which imports only those before it:
 
-- what is said and served: `status` (refusals), `query`, `kinds` (rules of single kinds), `resources` (what is served),
-  `selectors`, `patches`, `store` (objects, versions, past changes), `answers` (as they are sent, and by name);
+- what is said and served: `status` (refusals), `query`, `kinds` (rules of single kinds), `resources`, `selectors`,
+  `patches`, `store` (objects, versions, past changes), `answers` (as they are sent, and by name);
 - the verbs, without HTTP: `metadata`, `admission`, `quotas`, `writing`, `reading`, `eviction`, `controllers`;
-- who asks and what goes wrong: `audit`, `access`, `faults` (which requests, what becomes of them), `lies` (which events),
-  `watch`, `connections`, `tls`;
+- who asks and what goes wrong: `audit`, `access`, `faults` (of which requests), `lies` (about which events), `watch`,
+  `connections`, `tls`;
 - requests: `routing`, `discovery`, `api` (without connections), `handler` (with them);
 - what tests take hold of: `direct` (objects), `controls` (faults of requests), `watching`, `wires` (connections), `server`.
 

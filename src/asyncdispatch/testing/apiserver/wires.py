@@ -17,7 +17,10 @@ class ConnectionControls:
         raise NotImplementedError
 
     def close_connections(self) -> None:
-        """Close all connections, as a load balancer does that has had enough of them; answers under way are lost."""
+        """Close all connections, as a load balancer does that has had enough of them; answers under way are lost.
+
+        Dark ones stay open: nothing comes through them, not even their end.
+        """
         for connection in self._connections():
             connection.wire.close()
 
