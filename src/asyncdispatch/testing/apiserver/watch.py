@@ -204,10 +204,11 @@ class WatchStream:
 
     async def _pause(self) -> None:
         """Until something is written, or the next line is due by the clock."""
-        until = min(self._end, self._next_bookmark) if self._bookmarks else self._end
-        table = self._table
+        until, table = self._end, self._table
         if self._position < table.first + len(table.changes):
             until = min(until, table.changes[self._position - table.first].time + self._reader.store.lag)
+        elif self._bookmarks:  # which wait until the watch has caught up
+            until = min(until, self._next_bookmark)
         if self._late:
             until = min(until, self._late[0][0])
         left = until - self._time()
