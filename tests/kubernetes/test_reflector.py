@@ -51,12 +51,12 @@ async def reflected(cluster: Cluster, kind: str = "Pod", **settings: Any) -> Asy
         yield reflector
 
 
-async def until(condition: Callable[[], bool], within: float = 600.0) -> float:
+async def until(condition: Callable[[], bool], within: float = 60.0) -> float:
     """Wait for something to come true; when it did."""
     limit = now() + within
     while not condition():
         assert now() < limit, "it did not come true"
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(within / 600)
     return now()
 
 
@@ -102,7 +102,7 @@ async def test_one_namespace(server, cluster):
         server.create(new_pod("c"))
         server.create(new_pod("d", namespace="other"))
         await asyncio.sleep(0.1)
-        assert {name for name in versions(pods)} == {"a", "c"}
+        assert set(versions(pods)) == {"a", "c"}
         assert repr(pods) == "<Reflector v1 Pod in ns: watching, 2 objects, stale for 0 s>"
 
 
@@ -179,9 +179,9 @@ async def test_a_watch_that_ends_goes_on_from_the_last_version(server, cluster):
         server.create(new_pod("b"))
         await asyncio.sleep(1)
         assert versions(pods) == truth(server)
-        await asyncio.sleep(600)
-        assert verbs(server, "list") == ["list", "list"], "one of them counts"
-        assert 3 <= len(verbs(server, "watch")) <= 5
+        await asyncio.sleep(900)
+        assert [record.query["limit"] for record in server.audit if record.verb == "list"] == ["200", "1"]
+        assert 4 <= len(verbs(server, "watch")) <= 6
 
 
 async def test_bookmarks_carry_the_version_along(server, cluster):
@@ -214,14 +214,16 @@ async def test_a_watch_that_fails_is_tried_again_from_the_last_version(server, c
         server.create(new_pod("b"))
         if how == "cut":
             server.create(new_pod("c"))
-        await until(lambda: pods.statistics().failures >= 2)
+        await until(lambda: pods.statistics().failures >= 2, within=120)
         assert len(pods) == 1
         assert pods.last_error is not None
         assert pods.state in (WAITING, ReflectorState.CONNECTING)
         await until(lambda: versions(pods) == truth(server))
         assert set(verbs(server)[before:]) == {"watch"}
         times = [record.time for record in server.audit[before:]]
-        assert all(sum(at <= time < at + 1 for time in times) <= 8 for at in times), "never hot (and the HTTP client sends some twice)"
+        assert all(sum(at <= time < at + 1 for time in times) <= 8 for at in times), (
+            "never hot (and the HTTP client sends some twice)"
+        )
         assert fault.hits == len(times) - 1 or how == "cut"
         await until(lambda: pods.state is WATCHING)
         assert pods.last_error is None
@@ -299,21 +301,21 @@ async def test_lost_events_are_found_by_counting(server, cluster, fewer, caplog)
         assert "events were lost" in caplog.text
 
 
-async def test_counting_costs_little_and_is_not_fooled_by_what_is_on_its_way(server, cluster):
+async def test_counting_is_not_fooled_by_what_is_on_its_way(server, cluster):
     """With many changes and a cache that lags, the count is compared where it was taken, and nothing is listed."""
     for number in range(20):
         server.create(new_pod(f"p{number}"))
     server.watch_lag = 3
-    async with reflected(cluster, check_interval=30) as pods:
-        for number in range(1200):
+    async with reflected(cluster, check_interval=5) as pods:
+        for number in range(100):
             server.create(new_pod(f"q{number}"))
             if number % 3 == 0:
                 server.finish("Pod", f"q{number}", namespace="ns")
+            if number % 12 == 11:
+                server.close_watches()
             await asyncio.sleep(1)
-        counted = [record for record in server.audit if record.query.get("limit") == "1"]
-        assert len(counted) >= 3
-        assert pods.statistics().drifts == 0
-        assert pods.statistics().lists == 1
+        assert sum(record.query.get("limit") == "1" for record in server.audit) >= 8
+        assert (pods.statistics().drifts, pods.statistics().lists) == (0, 1)
 
 
 async def test_with_selectors_it_lists_anew_instead(server, cluster):
@@ -337,7 +339,7 @@ async def test_repeated_and_late_events_change_nothing(server, cluster, lie):
             server.delay_events(5, times=None, type="MODIFIED", when=lambda kind, obj: "1" in str(obj["metadata"]))
         else:
             getattr(server, lie)(None)
-        for number in range(10):
+        for number in range(11):
             touch(server, "a", str(number))
             await asyncio.sleep(0.1)
         server.finish("Pod", "a", namespace="ns")
@@ -452,7 +454,7 @@ async def test_what_leaves_a_selection_is_not_gone(server, cluster):
     pod = server.create(new_pod("a"))
     async with Dispatcher() as dispatcher, reflected(cluster, dispatcher=dispatcher, fields="spec.nodeName=") as pods:
         handle = dispatcher.submit(waiting_call(pod))
-        server.bind("a", "n1", namespace="ns")
+        server.bind(pod, "n1")
         await asyncio.sleep(1)
         assert not len(pods)
         assert not handle.done()
@@ -492,7 +494,7 @@ async def test_more_objects_than_the_store_may_hold(server, cluster):
         assert (len(pods), len(server.audit)) == (0, 1)
         assert pods.state is WAITING
         server.finish("Pod", "p0", namespace="ns")
-        await until(lambda: len(pods) == 5)
+        await until(lambda: len(pods) == 5, within=120)
         await pods.synced()
         assert now() >= 60
 
@@ -507,7 +509,7 @@ async def test_the_store_runs_over_while_it_is_watched(server, cluster):
         assert pods.stale_for >= 0.9
         server.finish("Pod", "p0", namespace="ns")
         server.finish("Pod", "p1", namespace="ns")
-        await until(lambda: versions(pods) == truth(server))
+        await until(lambda: versions(pods) == truth(server), within=120)
 
 
 @pytest.mark.parametrize(
@@ -533,7 +535,7 @@ async def test_bad_settings_are_refused_when_it_is_made(server, cluster, given, 
 async def test_a_selector_that_the_server_does_not_understand(server, cluster):
     """Never a hang: whoever waits is told what the server says, and nothing is tried again."""
     async with cluster.reflector("v1", "Pod", fields="spec.colour=red") as pods, pods.events() as events:
-        with pytest.raises(ApiError, match="spec.colour"):
+        with pytest.raises(ApiError, match=r"spec\.colour"):
             await pods.synced()
         assert pods.state is ReflectorState.FAILED
         assert [event async for event in events] == []

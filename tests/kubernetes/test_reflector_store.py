@@ -46,7 +46,11 @@ def test_a_list_is_the_store_and_tells_the_differences(store: Store) -> None:
     listing.add([obj("b", 12), obj("c", 13)])
     assert held(store) == {"a": "5", "b": "7"}, "the old store is kept until the new list is whole"
     gone, changed, new = store.replace(listing, "14")
-    assert (gone.type, gone.object, gone.old) == ("DELETED", obj("a", 5) | {"apiVersion": "v1", "kind": "Pod"}, gone.object)
+    assert (gone.type, gone.object, gone.old) == (
+        "DELETED",
+        obj("a", 5) | {"apiVersion": "v1", "kind": "Pod"},
+        gone.object,
+    )
     assert (changed.type, changed.old["metadata"]["resourceVersion"]) == ("MODIFIED", "7")
     assert (new.type, new.old) == ("ADDED", None)
     assert held(store) == {"b": "12", "c": "13"}

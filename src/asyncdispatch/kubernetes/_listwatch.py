@@ -256,7 +256,8 @@ class ListWatch:
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise TransportTimeout(f"no event and no bookmark for {idle:g} s: the peer is dead", sent=True) from None
+            message = f"neither event nor bookmark for {idle:g} s: the peer is dead"
+            raise TransportTimeout(message, sent=True, request="GET watch") from None
 
     async def _line(self, line: bytes) -> None:
         event, sound = _decoded(line)
@@ -277,10 +278,11 @@ class ListWatch:
             self._report(line, error)
             raise ListAgain(f"an event can't be read: {error}") from error
         self.counts.events += 1
-        if sound or kind == "DELETED":
+        if not sound:
+            self._report(line, f"{'/'.join(filter(None, key))} has bytes that are no UTF-8")
+        if sound or kind == "DELETED":  # what is gone can't be read again
             await self._take(kind, obj)
         else:
-            self._report(line, f"{'/'.join(filter(None, key))} has bytes that are no UTF-8")
             await self._read_again(key, obj)
 
     async def _take(self, kind: str, obj: Json) -> None:

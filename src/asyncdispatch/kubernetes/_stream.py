@@ -57,6 +57,8 @@ class StreamTransport(ApartTransport):
                 yield answer.content
             finally:
                 answer.close()
+        except TransportError:  # one that is a TimeoutError is an OSError too
+            raise
         except (aiohttp.ClientError, OSError) as error:
             raise transport_error_of(error, label, sent=True) from error
 

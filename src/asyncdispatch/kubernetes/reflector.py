@@ -381,8 +381,8 @@ def _selector(field: str, selector: object) -> str:
 
 def _light(error: Exception) -> Exception:
     """`error` without the frames that it came through: they hold pages, and it may be kept for long (case I7)."""
-    found: BaseException | None = error
-    while found is not None:
+    chain: list[BaseException] = [error]
+    for found in chain:
         found.__traceback__ = None
-        found = found.__cause__ or found.__context__
+        chain += (other for other in (found.__cause__, found.__context__) if other is not None and other not in chain)
     return error
