@@ -20,6 +20,7 @@ from asyncdispatch.kubernetes.objects import node_name, pod_ref, priority_of, to
 from asyncdispatch.kubernetes.patches import change_of
 from asyncdispatch.kubernetes.pods import PodBinding, PodStatusPatch, conditions_of, of_unbound
 from asyncdispatch.kubernetes.removal import Delete, Evict
+from asyncdispatch.kubernetes.reflector import Reflector, Selector
 from asyncdispatch.kubernetes.resources import builtin, collection_path
 from asyncdispatch.kubernetes.transport import Transport
 from asyncdispatch.kubernetes.writes import Patch, Replace
@@ -246,6 +247,25 @@ class Cluster:
         lease_duration=15, renew_deadline=10, retry_period=2, in seconds.
         """
         return Lease(self.transport, name, namespace, identity, timing=lease_timing(timing))
+
+    def reflector(
+        self,
+        api_version: str,
+        kind: str,
+        *,
+        namespace: str | None = None,
+        labels: Selector = None,
+        fields: Selector = None,
+        **settings: Any,
+    ) -> Reflector:
+        """What the server has of one kind, kept up to date here: `async with cluster.reflector("v1", "Pod") as pods`.
+
+        Of all namespaces, unless one is given. `labels` and `fields` select, as text or as a mapping. `settings` are
+        those of `Reflector`: dispatcher, handlers, plural, and its bounds and times.
+        """
+        return Reflector(
+            self.transport, api_version, kind, namespace=namespace, labels=labels, fields=fields, **settings
+        )
 
     def _fields(self, obj: Any, fence: str, given: dict[str, Any]) -> dict[str, Any]:
         """The call fields of a write on an object."""
