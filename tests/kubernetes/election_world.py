@@ -50,42 +50,58 @@ class Server:
             return Refused(Refusal.CONFLICT, "another version")
         return self._put(name, base["uid"], "" if request.kind is Kind.RELEASE else identity)
 
+    def listed(self) -> dict[str, Record]:
+        return {name: Record(lease) for name, lease in self.leases.items()}
+
     def _put(self, name: str, uid: str, holder: str) -> Record:
         version = next(self._versions)
-        spec = {"leaseDurationSeconds": int(TIMING.lease_duration), "renewTime": version}
+        spec: dict[str, Any] = {"leaseDurationSeconds": int(TIMING.lease_duration), "renewTime": version}
         if holder:
             spec["holderIdentity"] = holder
         self.leases[name] = {"metadata": {"uid": uid, "resourceVersion": version}, "spec": spec}
         return Record(self.leases[name])
 
 
-class Process:
-    """Who takes part: a clock and an election, which is asked for what to send when its time has come."""
+class Machine:
+    """What a process runs on: a clock of its own, that may stall, and crash."""
 
-    def __init__(self, world: World, name: str, lease: str = "lease") -> None:
-        draw = world.random
+    def __init__(self, world: World) -> None:
         self.world = world
-        self.lease = lease
-        self.rate = draw.uniform(0.85, 1.2)
-        self.offset = draw.uniform(-1e6, 1e6)
-        self.election = Election(name, TIMING, draw.random)
+        self.rate = world.random.uniform(0.85, 1.2)
+        self.offset = world.random.uniform(-1e6, 1e6)
         self.stalled_until = 0.0
         self.crashed = False
-        self.wants = True
-        self.inbox: list[tuple[Request, Answer]] = []
-        self.terms: list[tuple[float, str]] = []
 
     def now(self) -> float:
         return self.offset + self.rate * self.world.now
 
+    @property
+    def runs(self) -> bool:
+        return not self.crashed and self.world.now >= self.stalled_until
+
+
+class Process:
+    """Who takes part in one election, which is asked for what to send when its time has come."""
+
+    def __init__(self, world: World, election: Election, lease: str = "lease", machine: Machine | None = None) -> None:
+        self.world = world
+        self.lease = lease
+        self.election = election
+        self.machine = machine or Machine(world)
+        self.now = self.machine.now
+        self.wants = machine is None
+        self.due = 0.0
+        self.inbox: list[tuple[Request, Answer]] = []
+        self.terms: list[tuple[float, str]] = []
+
     def valid(self) -> bool:
         """It may write at this moment: by its own clock, whether or not it has looked at it."""
         election = self.election
-        return not self.crashed and election.state is LeaseState.LEADING and self.now() < election.valid_until
+        return not self.machine.crashed and election.state is LeaseState.LEADING and self.now() < election.valid_until
 
     def step(self) -> None:
         """One turn of its loop."""
-        if self.crashed or self.world.now < self.stalled_until:
+        if not self.machine.runs:
             return
         election = self.election
         election.tick(self.now())
@@ -96,13 +112,14 @@ class Process:
                 self._check()
         if self.wants:
             election.seek(self.now())
-        request = election.next(self.now())
+        wanted = election.next(self.now())
         self._check()
-        if request is not None:
-            self.world.send(self, request)
-        wake = (election.wake_at() - self.offset) / self.rate
+        if wanted is not None:
+            self.world.send(self, wanted)
+        wake = (election.wake_at() - self.machine.offset) / self.machine.rate
         if wake < float("inf"):
-            self.world.at(max(wake, self.world.now + 1e-3), self.step)
+            self.due = due = max(wake, self.world.now + 1e-3)
+            self.world.at(due, lambda: self.step() if self.due == due else None)
 
     def _check(self) -> None:
         changes, self.election.changes = self.election.changes, []
@@ -110,15 +127,20 @@ class Process:
             self.terms.append((self.world.now, change.event.value))
             if change.event in (Event.ACQUIRED, Event.EXTENDED):
                 rivals = [p for p in self.world.processes if p is not self and p.lease == self.lease and p.valid()]
-                assert not rivals, (self.election.identity, [p.election.identity for p in rivals], self.world.now)
+                assert not rivals, (
+                    self.election.identity,
+                    [p.election.identity for p in rivals],
+                    self.lease,
+                    self.world.now,
+                )
 
     def stall(self, seconds: float) -> None:
-        self.stalled_until = max(self.stalled_until, self.world.now + seconds)
-        self.world.at(self.stalled_until, self.step)
+        self.machine.stalled_until = max(self.machine.stalled_until, self.world.now + seconds)
+        self.world.at(self.machine.stalled_until, self.step)
 
     def release(self) -> None:
         self.wants = False
-        if not self.crashed and self.world.now >= self.stalled_until:
+        if self.machine.runs:
             self.election.release(self.now())
             self._check()
             self.step()
@@ -138,7 +160,7 @@ class World:
         self._order = itertools.count()
 
     def add(self, name: str, lease: str = "lease") -> Process:
-        process = Process(self, name, lease)
+        process = Process(self, Election(name, TIMING, self.random.random), lease)
         self.processes.append(process)
         self.at(self.now, process.step)
         return process
@@ -155,19 +177,19 @@ class World:
     def send(self, process: Process, request: Request) -> None:
         """The request goes out: it lands never, once or twice, in time or late, and its answer comes or does not."""
         draw = self.random
-        timeout = self.now + (request.deadline - request.sent) / process.rate
+        timeout = self.now + (request.deadline - request.sent) / process.machine.rate
         self.at(timeout, lambda: self._answer(process, request, FAILED))
-        landings = 0 if self._bad() else 2 if self._bad() else 1
+        landings = 0 if self.bad() else 2 if self.bad() else 1
         for _ in range(landings):
-            slow = self._bad()
+            slow = self.bad()
             landing = self.now + draw.uniform(0, 14 if slow else 0.2)
-            answers = not self._bad()
+            answers = not self.bad()
             self.at(landing, lambda answers=answers: self._land(process, request, answers))  # type: ignore[misc]
 
     def _land(self, process: Process, request: Request, answers: bool) -> None:
         answer = self.server.handle(process.lease, request, process.election.identity)
         if answers:
-            back = self.now + self.random.uniform(0, 5 if self._bad() else 0.2)
+            back = self.now + self.random.uniform(0, 5 if self.bad() else 0.2)
             self.at(back, lambda: self._answer(process, request, answer))
 
     def _answer(self, process: Process, request: Request, answer: Answer) -> None:
@@ -175,5 +197,5 @@ class World:
             process.inbox.append((request, answer))
             process.step()
 
-    def _bad(self) -> bool:
+    def bad(self) -> bool:
         return self.random.random() < self.trouble

@@ -20,7 +20,7 @@ from asyncdispatch.kubernetes._election import (
     Refusal,
     Refused,
 )
-from tests.kubernetes.election_world import TIMING, Process, World
+from tests.kubernetes.election_world import TIMING, Machine, World
 
 CONFLICT = Refused(Refusal.CONFLICT, "")
 MISSING = Refused(Refusal.MISSING, "")
@@ -36,7 +36,7 @@ def disturb(world: World, names: Any) -> None:
     if what == "stall":
         process.stall(draw.uniform(0, 40))
     elif what == "crash" and there:
-        process.crashed = True
+        process.machine.crashed = True
         world.processes.remove(process)
         world.add(next(names))
     elif what == "release":
@@ -66,7 +66,7 @@ def test_no_two_hold_it_and_in_the_end_one_does(seed, count, trouble):
         disturb(world, names)
     world.trouble = 0.0
     for process in world.processes:
-        process.stalled_until = 0.0
+        process.machine.stalled_until = 0.0
         process.wants = True
         process.step()
     world.run(world.now + 60)
@@ -79,7 +79,8 @@ def test_who_holds_it_keeps_it(seed):
     world = World(seed)
     first = world.add("a")
     world.run(3)
-    world.add("b"), world.add("c")
+    world.add("b")
+    world.add("c")
     world.run(60)
     assert first.valid()
     assert [sum(event == "acquired" for _, event in p.terms) for p in world.processes] == [1, 0, 0]
@@ -215,7 +216,11 @@ def test_lost_at_once(first, answer):
     scene.election.answered(first, 3)
     now = scene.election.wake_at()
     assert scene.asks(now) is Kind.READ
-    answers = {"other": scene.lease("other"), "nobody": scene.lease(""), "deleted": MISSING}
+    answers: dict[str, Record | Refused] = {
+        "other": scene.lease("other"),
+        "nobody": scene.lease(""),
+        "deleted": MISSING,
+    }
     scene.election.answered(answers[answer], now)
     assert scene.events() == [Event.LOST]
     assert scene.asks(now + 60) is None
@@ -244,7 +249,8 @@ def test_a_candidate_waits_from_what_it_saw():
     scene.asks(100)
     old = scene.lease("other", renewTime="1999-01-01T00:00:00Z")
     scene.election.answered(old, 100)
-    now, kinds = 100.0, []
+    now = 100.0
+    kinds: list[Kind | None] = []
     while not kinds or kinds[-1] is not Kind.CLAIM:
         now = scene.election.wake_at()
         kinds.append(scene.asks(now))
@@ -371,6 +377,6 @@ def test_the_usual_timing():
 def test_processes_have_clocks_of_their_own():
     """So that the random runs mean something: no two agree on the time, nor on how fast it goes."""
     world = World(random.Random(0).randrange(100))
-    first, second = Process(world, "a"), Process(world, "b")
+    first, second = Machine(world), Machine(world)
     assert first.rate != second.rate
     assert first.now() != second.now()

@@ -18,6 +18,7 @@ from asyncdispatch.kubernetes.reflector import (
     WatchEvent,
 )
 from asyncdispatch.kubernetes.removal import Delete, Evict
+from asyncdispatch.kubernetes.shards import ShardSet, ShardStatistics
 from asyncdispatch.kubernetes.writes import Patch, Replace
 from asyncdispatch.verdicts import register
 
@@ -43,6 +44,8 @@ __all__ = [
     "ReflectorState",
     "ReflectorStatistics",
     "Replace",
+    "ShardSet",
+    "ShardStatistics",
     "TransportError",
     "WatchEvent",
 ]

@@ -187,9 +187,10 @@ class Change:
 class View:
     """What was seen of a Lease last, and since when it has been like that by our own clock."""
 
-    __slots__ = ("present", "record", "since")
+    __slots__ = ("changes", "present", "record", "since")
 
     def __init__(self) -> None:
+        self.changes = 0
         self.record: Record | None = None
         self.present = False
         self.since = -math.inf
@@ -202,6 +203,7 @@ class View:
         else:
             if not self.present or self.record is None or self.record.spec != record.spec:
                 self.since = now
+                self.changes += 1
             self.record = record
         self.present = record is not None
 

@@ -41,6 +41,9 @@ Json = dict[str, Any]
 
 API_VERSION = "coordination.k8s.io/v1"
 
+TICK = 0.001
+"""The shortest wait, in seconds: a timer may ring a moment early, and must not be set again for the same moment."""
+
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
@@ -237,8 +240,9 @@ class Elector:
 
     async def _wait(self, until: float) -> None:
         self._poke.clear()
+        soonest = self._loop.time() + TICK
         try:
-            async with asyncio.timeout_at(None if math.isinf(until) else until):
+            async with asyncio.timeout_at(None if math.isinf(until) else max(until, soonest)):
                 await self._poke.wait()
         except TimeoutError:
             self._stalled(until)

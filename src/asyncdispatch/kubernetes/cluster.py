@@ -12,16 +12,17 @@ from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.kubernetes.calls import Read
 from asyncdispatch.kubernetes.conditions import KEEP, Nomination, checked, timed
 from asyncdispatch.kubernetes.creation import Create, checked_new
-from asyncdispatch.kubernetes.events import REPORTER, Event, regarding, slot
 from asyncdispatch.kubernetes.credentials import connect_client
+from asyncdispatch.kubernetes.events import REPORTER, Event, regarding, slot
 from asyncdispatch.kubernetes.kubeconfig import KubeconfigPath
 from asyncdispatch.kubernetes.lease import Lease, lease_timing
 from asyncdispatch.kubernetes.objects import node_name, pod_ref, priority_of, to_json
 from asyncdispatch.kubernetes.patches import change_of
 from asyncdispatch.kubernetes.pods import PodBinding, PodStatusPatch, conditions_of, of_unbound
-from asyncdispatch.kubernetes.removal import Delete, Evict
 from asyncdispatch.kubernetes.reflector import Reflector, Selector
+from asyncdispatch.kubernetes.removal import Delete, Evict
 from asyncdispatch.kubernetes.resources import builtin, collection_path
+from asyncdispatch.kubernetes.shards import Key, ShardSet
 from asyncdispatch.kubernetes.transport import Transport
 from asyncdispatch.kubernetes.writes import Patch, Replace
 
@@ -247,6 +248,29 @@ class Cluster:
         lease_duration=15, renew_deadline=10, retry_period=2, in seconds.
         """
         return Lease(self.transport, name, namespace, identity, timing=lease_timing(timing))
+
+    def shards(
+        self,
+        name: str,
+        namespace: str,
+        identity: str | None = None,
+        *,
+        total: int,
+        key: Key | None = None,
+        handover_timeout: float = 30.0,
+        **timing: float,
+    ) -> ShardSet:
+        """A share of `total` shards, each fenced by a Lease of its own: see `ShardSet`, and enter it first."""
+        return ShardSet(
+            self.transport,
+            name,
+            namespace,
+            identity,
+            total=total,
+            key=key,
+            handover_timeout=handover_timeout,
+            timing=lease_timing(timing),
+        )
 
     def reflector(
         self,
