@@ -268,12 +268,12 @@ async def test_an_error_in_the_body_keeps_the_logs() -> None:
     kept.parent.parent.rmdir()
 
 
-async def test_binaries_of_another_version_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_binaries_of_another_version_are_refused(
+    plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Who asks for a version is never tested on another one in silence."""
-    programs = ControlPlane()
-    async with programs as own:
-        folder = own.apiserver.program.parent
-    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(folder))
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(plane.apiserver.program.parent))
+    other = ControlPlane(version="1.2.3", logs=tmp_path)
     with pytest.raises(ConfigurationError, match=r"version='1.2.3': is not what is in "):
-        async with ControlPlane(version="1.2.3", logs=tmp_path):
-            pass
+        await other.__aenter__()
+    assert not other.apiserver.running
