@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tenacity import stop_after_attempt
 
 from asyncdispatch import (
     AmbiguousOutcome,
@@ -227,8 +228,6 @@ async def test_refusals_are_the_clients_own(world: World) -> None:
 
 async def test_transport_errors_are_the_clients_own(world: World) -> None:
     """A server that is not there: aiohttp's error, once the attempts are used up."""
-    from tenacity import stop_after_attempt
-
     with world.client.options(retry=RetryPolicy(stop=stop_after_attempt(2))):
         world.client.configuration.host = "http://127.0.0.1:1"
         with pytest.raises(aiohttp.ClientConnectorError):
@@ -361,6 +360,57 @@ async def test_request_timeout(world: World) -> None:
     began = loop.time()
     await world.v1.read_namespaced_pod("p", "default", _request_timeout=2.0)
     assert 1.9 <= loop.time() - began <= 4
+
+
+async def test_a_patch_that_is_never_answered(world: World) -> None:
+    """When the attempts are used up it may have been applied: that is our word, from the client's error."""
+    world.pod()
+    world.server.black_hole(times=None, applied=True, method="PATCH")
+    with world.client.options(retry=RetryPolicy(stop=stop_after_attempt(2))), pytest.raises(AmbiguousOutcome):
+        await world.v1.patch_namespaced_pod("p", "default", LABEL, _request_timeout=1.0)
+    assert world.written("patch") == 1
+    assert len([record for record in world.server.audit if record.verb == "patch"]) == 2
+
+
+async def test_a_patch_by_position_is_not_repeated(world: World) -> None:
+    """Appending twice would be done twice."""
+    world.pod()
+    world.server.fail(times=1, status=500, applied=True, method="PATCH")
+    patch = [{"op": "add", "path": "/spec/tolerations/-", "value": {"key": "a", "operator": "Exists"}}]
+    kind = {"_content_type": "application/json-patch+json"}
+    with pytest.raises(AmbiguousOutcome):
+        await world.v1.patch_namespaced_pod("p", "default", patch, **kind)
+    assert len([record for record in world.server.audit if record.verb == "patch"]) == 1
+
+
+async def test_a_generated_name_in_doubt(world: World) -> None:
+    """Nobody knows which name it got."""
+    world.server.drop(times=1, applied=True, method="POST")
+    pod = world.model()
+    pod.metadata.name, pod.metadata.generate_name = None, "p-"
+    with pytest.raises(AmbiguousOutcome):
+        await world.v1.create_namespaced_pod("default", pod)
+    assert world.written("create") == 1
+
+
+async def test_a_kind_is_asked_for_once(world: World, seen: Seen) -> None:
+    """Also by callers who come at the same time, and for all kinds of a group and version."""
+    world.server.register("example.com/v1", "Widget", "widgets")
+    world.server.register("example.com/v1", "Gadget", "gadgets")
+    await asyncio.gather(*(world.custom.list_namespaced_custom_object(*WIDGETS) for _ in range(3)))
+    await world.custom.list_cluster_custom_object("example.com", "v1", "gadgets")
+    asked = [record.path for record in world.server.audit]
+    assert asked.count("/apis/example.com/v1") == 1
+    assert seen.last.target.kind == "Gadget"
+
+
+async def test_a_server_below_a_path(world: World, seen: Seen) -> None:
+    """The address of the server may have a path of its own; that is no part of the object's."""
+    world.client.configuration.host = f"{world.server.url}/k8s/clusters/c1"
+    with pytest.raises(world.module.ApiException), world.client.options(timeout=1):
+        await world.v1.read_namespaced_pod("p", "default")
+    assert world.server.audit[-1].path == "/k8s/clusters/c1/api/v1/namespaces/default/pods/p"
+    assert (seen.last.call_type, seen.last.target.name) == ("pod_read", "p")
 
 
 async def test_errors_before_anything_is_sent(world: World, seen: Seen) -> None:
