@@ -33,6 +33,7 @@ def test_an_event_as_a_value():
     assert call == event(OFFLINE, pod_dict(priority=7))
     assert call.target == event(OFFLINE, pod_dict(), message="still none").target
     assert isinstance(hash(call), int)
+    assert repr(call) == "<Event FailedScheduling of Pod ns/p>"
     others = [
         event(OFFLINE, pod_dict(uid="u2")),
         event(OFFLINE, pod_dict("q")),

@@ -316,6 +316,7 @@ def test_no_message_tells_a_value():
         with pytest.raises(ConfigurationError) as caught:
             change_of(patch, secret)
         assert "aHVzaA" not in str(caught.value)
+    assert repr(MergePatch({"data": {"password": "aHVzaA=="}})) == "<MergePatch>"
     nested = {"data": ["aHVzaA=="]}
     assert MergePatch(nested).hazard(secret) == "data"
 

@@ -115,6 +115,10 @@ class Event(KubernetesCall[Json]):
         """One Event for both: since the first of them, as often as all of them, with the newest note."""
         return dataclasses.replace(self, first=pending.first, count=pending.count + self.count)
 
+    def __repr__(self) -> str:
+        place = "/".join(str(self.about[part]) for part in ("namespace", "name") if part in self.about)
+        return f"<Event {self.reason} of {self.about['kind']} {place}>"
+
 
 def regarding(obj: Any) -> Json:
     """A reference to an object (dict, client model or ref), as Events carry it."""

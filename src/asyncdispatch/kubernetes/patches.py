@@ -55,12 +55,15 @@ def composed(earlier: Json, later: Json) -> Json | None:
     return result
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Change:
     """One patch document: how it is sent, and what it does. See `change_of`."""
 
     document: Any
     content_type: ClassVar[str] = ""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"  # and nothing of the document: there may be a secret in it
 
     def fenced(self, uid: str | None, version: str | None) -> Any:
         """The body to send: the document with its preconditions. A stale version answers 409, another uid 422."""
