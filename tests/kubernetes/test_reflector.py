@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -32,6 +33,13 @@ def verbs(server: EmbeddedAPIServer, *wanted: str) -> list[str]:
 
 def versions(objects: Any) -> dict[str, str]:
     return {obj["metadata"]["name"]: obj["metadata"]["resourceVersion"] for obj in objects}
+
+
+def held(reflector: Reflector, name: str) -> Json:
+    """The object of that name, which is there."""
+    found = reflector.get("ns", name)
+    assert found is not None
+    return found
 
 
 def truth(server: EmbeddedAPIServer, kind: str = "Pod") -> dict[str, str]:
@@ -109,7 +117,7 @@ async def test_one_namespace(server, cluster):
 async def test_of_no_namespace(server, cluster):
     server.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
     async with reflected(cluster, "Node") as nodes:
-        assert nodes.get(None, "n1")["kind"] == "Node"
+        assert nodes.get(None, "n1") == server.get("Node", "n1")
 
 
 @pytest.mark.parametrize("given", [{"labels": "x in (1, 2)", "fields": {"spec.nodeName": ""}}, {"labels": {"x": "1"}}])
@@ -130,7 +138,7 @@ async def test_a_custom_resource_is_looked_up_once(server, cluster):
     server.create(widget)
     async with cluster.reflector("example.io/v1", "Widget") as widgets:
         await widgets.synced()
-        assert widgets.get("ns", "w")["kind"] == "Widget"
+        assert held(widgets, "w")["kind"] == "Widget"
     assert [record.path for record in server.audit].count("/apis/example.io/v1") == 1
 
 
@@ -337,8 +345,11 @@ async def test_repeated_and_late_events_change_nothing(server, cluster, lie):
     async with reflected(cluster, handlers=(handler,)) as pods:
         if lie == "delay":
             server.delay_events(5, times=None, type="MODIFIED", when=lambda kind, obj: "1" in str(obj["metadata"]))
+        elif lie == "swap_events":
+            every_other = itertools.cycle([True, False])
+            server.swap_events(None, when=lambda kind, obj: next(every_other))
         else:
-            getattr(server, lie)(None)
+            server.repeat_events(None)
         for number in range(11):
             touch(server, "a", str(number))
             await asyncio.sleep(0.1)
@@ -369,6 +380,7 @@ async def test_events_of_a_new_list_are_the_differences(server, cluster):
             ("DELETED", "a"), ("DELETED", "c"), ("MODIFIED", "b"), ("ADDED", "c"),
         ]  # fmt: skip
         assert told[0].object == last
+        assert told[2].old is not None
         assert told[2].old["metadata"].get("labels") is None
 
 
@@ -440,12 +452,12 @@ async def test_own_writes_are_seen(server, cluster):
     async with Dispatcher() as dispatcher, reflected(cluster, dispatcher=dispatcher) as pods:
         server.watch_lag = 10
         await dispatcher.run(cluster.bind(pod, "n1"))
-        assert "nodeName" not in pods.get("ns", "a")["spec"]
+        assert "nodeName" not in held(pods, "a")["spec"]
         (shown,) = dispatcher.overlay(pods, api_version="v1", kind="Pod")
         assert shown["spec"]["nodeName"] == "n1"
         assert dispatcher.statistics().unobserved == 1
         await asyncio.sleep(15)
-        assert pods.get("ns", "a")["spec"]["nodeName"] == "n1"
+        assert held(pods, "a")["spec"]["nodeName"] == "n1"
         assert dispatcher.statistics().unobserved == 0
 
 
@@ -470,7 +482,7 @@ async def test_a_dispatcher_that_is_not_running_is_an_error_of_a_handler(server,
 async def test_it_is_outside_of_the_economy(server, cluster):
     """Neither a full pool of connections nor a full dispatcher stops it (rule R8)."""
     async with Dispatcher() as dispatcher:
-        cluster.transport._client.rest_client.pool_manager.connector._limit = 1
+        cluster.transport._session()[0].connector._limit = 1
         server.black_hole(times=None, path="*/configmaps*")
         handle = dispatcher.submit(cluster.create(config_map(), timeout=5))
         await asyncio.sleep(1)
@@ -527,9 +539,8 @@ async def test_the_store_runs_over_while_it_is_watched(server, cluster):
     ],
 )
 async def test_bad_settings_are_refused_when_it_is_made(server, cluster, given, named):
-    kind = given.pop("kind", "Pod")
     with pytest.raises(ConfigurationError, match=named):
-        cluster.reflector("v1", kind, **given)
+        cluster.reflector("v1", **{"kind": "Pod", **given})
 
 
 async def test_a_selector_that_the_server_does_not_understand(server, cluster):
@@ -570,7 +581,7 @@ async def test_it_is_entered_once(server, cluster):
     reflector = cluster.reflector("v1", "Pod")
     with pytest.raises(ReflectorError, match="async with"):
         await reflector.synced()
-    assert reflector.state is ReflectorState.NEW
+    assert reflector.statistics().state is ReflectorState.NEW
     assert reflector.stale_for == float("inf")
     assert repr(reflector) == "<Reflector v1 Pod: new, 0 objects>"
     async with reflector:
@@ -644,8 +655,13 @@ async def test_an_error_that_is_kept_holds_no_page(server, cluster):
         server.create(new_pod(f"p{number}"))
     kept: list[Any] = []
     async with cluster.reflector("v1", "Pod", page_size=2) as pods:
-        listing = pods._watching._add
-        pods._watching._add = lambda page, into, path: (kept.append(weakref.ref(into)), listing(page, into, path))[1]
+        adding = pods._watching._add
+
+        def add(page: Json, into: Any, path: str) -> Json:
+            kept.append(weakref.ref(into))
+            return adding(page, into, path)
+
+        pods._watching._add = add
         server.fail(status=429, times=None, when=lambda record: "continue" in record.query)
         await until(lambda: pods.statistics().failures >= 2)
         gc.collect()

@@ -51,6 +51,7 @@ def test_a_list_is_the_store_and_tells_the_differences(store: Store) -> None:
         obj("a", 5) | {"apiVersion": "v1", "kind": "Pod"},
         gone.object,
     )
+    assert changed.old is not None
     assert (changed.type, changed.old["metadata"]["resourceVersion"]) == ("MODIFIED", "7")
     assert (new.type, new.old) == ("ADDED", None)
     assert held(store) == {"b": "12", "c": "13"}

@@ -14,9 +14,10 @@ from yarl import URL
 
 from asyncdispatch.apierrors import TransportError
 from asyncdispatch.calls import Attempt, ObjectRef
+from asyncdispatch.errors import DispatchError
 from asyncdispatch.kubernetes._apart import ApartTransport
 from asyncdispatch.kubernetes.calls import Read
-from asyncdispatch.kubernetes.transport import Json, Transport, _checked, transport_error_of
+from asyncdispatch.kubernetes.transport import Json, Transport, _checked, _tellable, transport_error_of
 
 __all__ = ["Lines", "StreamTransport"]
 
@@ -46,10 +47,12 @@ class StreamTransport(ApartTransport):
     @asynccontextmanager
     async def stream(self, path: str, query: Mapping[str, str], seconds: float) -> AsyncIterator[aiohttp.StreamReader]:
         """The bytes of an answer that may have no end; `seconds` is for its beginning."""
-        label = f"GET {path}?watch"
+        label, generation = f"GET {path}?watch", 0
         try:
             async with asyncio.timeout(seconds):
-                answer = await self._open(path, query, seconds, label)
+                headers = await self._headers(self.attempt(seconds), False, label)
+                generation = self.generation
+                answer = await self._open(path, query, headers)
             try:
                 if answer.status != 200:
                     async with asyncio.timeout(seconds):
@@ -57,13 +60,15 @@ class StreamTransport(ApartTransport):
                 yield answer.content
             finally:
                 answer.close()
-        except TransportError:  # one that is a TimeoutError is an OSError too
+        except DispatchError as error:  # one that is a TimeoutError is an OSError too
+            self.refused(error, generation)
             raise
         except (aiohttp.ClientError, OSError) as error:
-            raise transport_error_of(error, label, sent=True) from error
+            failed = transport_error_of(error, label, sent=True)
+            self.refused(failed, generation)
+            raise failed from _tellable(error)
 
-    async def _open(self, path: str, query: Mapping[str, str], seconds: float, label: str) -> aiohttp.ClientResponse:
-        headers = await self._headers(self.attempt(seconds), False, label)
+    async def _open(self, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> aiohttp.ClientResponse:
         session, proxy = self._session()
         configuration = self._client.configuration
         options: dict[str, Any] = {}
