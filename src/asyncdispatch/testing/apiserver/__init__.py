@@ -8,7 +8,8 @@ The parts, each of which imports only those before it:
 - who asks and what goes wrong: `audit`, `access`, `faults` (of which requests), `lies` (about which events), `watch`,
   `connections`, `tls`;
 - requests: `routing`, `discovery`, `api` (without connections), `handler` (with them);
-- what tests take hold of: `direct` (objects), `controls` (faults of requests), `watching`, `wires` (connections), `server`.
+- what tests take hold of: `direct` (objects), `controls` (faults of requests), `watching`, `wires` (connections),
+  `server`.
 
 Not here: server-side apply (415), garbage collection, YAML and protobuf bodies.
 """
