@@ -138,7 +138,7 @@ def test_a_share_is_stable_across_processes():
     for seed in ("0", "7"):
         env = {"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)}
         result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=True)
-        assert result.stdout.strip() == "[2590, 8565, 5477]"
+        assert result.stdout.strip() == "[5694, 4122, 43]"
 
 
 @given(uid=st.text(min_size=1, max_size=40), low=PERCENT, high=PERCENT)
@@ -183,7 +183,7 @@ def test_being_held_is_explained():
     rollout = Rollout()
     rollout.hold_to(5, "guard: half open")
     assert rollout.explain(ref("u2")).reason == (
-        "there are no rules; Pod ns/p (u2) falls at 85.65 % by uid; held to 5 % (guard: half open)"
+        "there are no rules; Pod ns/p (u2) falls at 41.22 % by uid; held to 5 % (guard: half open)"
     )
     rollout.hold_to(0, "guard: rolled back")
     assert not rollout.admits(call(target=ref("u1")))

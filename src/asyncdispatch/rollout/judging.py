@@ -163,7 +163,7 @@ class Judge:
         """One measurement, or for a share one case (1 if it went wrong)."""
         if self.state is not RECORDING:
             self.windows[name].add(value)
-        elif self.baseline is None:
+        else:
             self._recorded[name].add(value)
 
     def ended(self) -> None:
