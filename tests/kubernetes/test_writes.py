@@ -1,55 +1,26 @@
-"""Patching and replacing objects of any kind: fences, what settles a lost answer, merging, what is shown."""
+"""Patches of objects of any kind: what is sent, and what becomes of conflicts and lost answers."""
 
 import asyncio
-import copy
 
 import pytest
-from kubernetes_asyncio.client import V1ConfigMap, V1ObjectMeta, V1Pod
+from kubernetes_asyncio.client import V1ObjectMeta, V1Pod
 
-from asyncdispatch import CallFailed, Dispatcher, DispatcherConfig
+from asyncdispatch import Dispatcher, DispatcherConfig
 from asyncdispatch.calls import Again, Applied, Effect, ObjectRef, Refused, Unknown, VerdictKind
 from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.kubernetes import ApiError, Cluster, Patch
-from asyncdispatch.outcomes import Cancelled, Failed, Overwritten, Succeeded
+from asyncdispatch.outcomes import Cancelled, Failed, Succeeded
+from tests.kubernetes.documents import LABEL, config_map, widget, without, writes
 from tests.kubernetes.support import FakeClient, attempt_at, plain, pod_dict, still_attempt, tried
 
 OFFLINE = Cluster(FakeClient())
 SHORT = DispatcherConfig(attempt_timeout=1)
-LABEL = {"metadata": {"labels": {"a": "1"}}}
 
 
 class V1alpha1Gadget:
     """A model of a client nobody has heard of."""
 
     metadata = V1ObjectMeta(name="g", namespace="ns")
-
-
-def config_map(name="c", **data):
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "ns"}, "data": data}
-
-
-def widget(name="w", **spec):
-    return {
-        "apiVersion": "example.com/v1",
-        "kind": "Widget",
-        "metadata": {"name": name, "namespace": "ns"},
-        "spec": spec,
-    }
-
-
-def without(*names):
-    """A function patch: no finalizer of these names."""
-
-    def decide(obj):
-        held = obj["metadata"].get("finalizers", [])
-        left = [name for name in held if name not in names]
-        return None if left == held else {"metadata": {"finalizers": left}}
-
-    return decide
-
-
-def writes(server):
-    return [record for record in server.audit if record.method not in ("GET",)]
 
 
 def reads(server):
@@ -394,212 +365,3 @@ def test_what_is_looked_for_before_it_is_repeated():
         kinds[name] = call.classify(still_attempt(call), lost).kind
     reconciled = dict.fromkeys(("version", "steps", "function", "replace"), VerdictKind.RECONCILE)
     assert kinds == {"fields": VerdictKind.RETRY, **reconciled}
-
-
-# ---- merging (R6) ----------------------------------------------------------------------------------------------------
-
-
-async def test_patches_of_different_fields_go_together(server, cluster):
-    """One request for both; the first handle is told Overwritten by the second, and nothing of it is lost."""
-    pod = server.create(pod_dict(uid=None, version=None))
-    server.latency = 1
-    async with Dispatcher() as dispatcher:
-        first = dispatcher.submit(cluster.patch(pod, {"metadata": {"labels": {"x": "0"}}}))
-        await asyncio.sleep(0.1)  # it flies: nothing is merged into what is on the wire
-        second = dispatcher.submit(cluster.patch(pod, {"metadata": {"labels": {"a": "1"}, "annotations": {"n": "1"}}}))
-        third = dispatcher.submit(cluster.patch(pod, {"metadata": {"labels": {"b": "2"}}}))
-        assert isinstance(await second.outcome(), Overwritten)
-        found = await third
-        await first
-    assert found["metadata"]["labels"] == {"x": "0", "a": "1", "b": "2"}
-    assert found["metadata"]["annotations"] == {"n": "1"}
-    assert len(writes(server)) == 2
-
-
-@pytest.mark.parametrize("apart", ["subresource", "kind", "uid", "version", "function", "nulls", "key"])
-async def test_patches_that_are_sent_in_order(server, cluster, apart):
-    """What one request can't say goes in two, in order; none replaces the other."""
-    pod = server.create(pod_dict(uid=None, version=None))
-    one, two = cluster.patch(pod, {"metadata": {"annotations": {"a": "1"}}}), None
-    if apart == "subresource":
-        two = cluster.patch(pod, {"metadata": {"labels": {"b": "2"}}}, subresource="status")
-    elif apart == "kind":
-        two = cluster.patch(pod, {"metadata": {"labels": {"b": "2"}}}, strategic=True)
-    elif apart == "uid":
-        two = cluster.patch(ObjectRef("v1", "Pod", "ns", "p"), {"metadata": {"labels": {"b": "2"}}})
-    elif apart == "version":
-        one = cluster.patch(pod, {"metadata": {"annotations": {"a": "1"}}}, fence="version")
-        two = cluster.patch(pod, {"metadata": {"labels": {"b": "2"}}})
-    elif apart == "function":
-        two = cluster.patch(pod, lambda obj: {"metadata": {"labels": {"b": "2"}}})
-    elif apart == "nulls":
-        one = cluster.patch(pod, {"metadata": {"annotations": {"a": "1"}, "labels": None}})
-        two = cluster.patch(pod, {"metadata": {"labels": {"b": "2"}}})
-    else:
-        two = cluster.patch(pod, {"metadata": {"labels": {"b": "2"}}}, idempotency_key="k")
-    async with Dispatcher(DispatcherConfig(max_in_flight=1)) as dispatcher:
-        handles = [dispatcher.submit(one), dispatcher.submit(two)]
-        for handle in handles:
-            assert isinstance(await handle.outcome(), Succeeded)
-    found = server.get(pod)
-    assert found["metadata"]["labels"] == {"b": "2"}
-    assert found["metadata"]["annotations"] == {"a": "1"}
-
-
-def test_patches_made_by_functions_stay_apart():
-    """The later one was not decided on what the earlier one leaves, so no patch can stand for both."""
-    one, two = (OFFLINE.patch(pod_dict(), lambda obj, key=key: {"spec": {key: 1}}) for key in "ab")
-    fixed = OFFLINE.patch(pod_dict(), LABEL, fence="version")
-    assert two.merge(one) is fixed.merge(one) is one.merge(fixed) is None
-
-
-def test_a_merged_patch_keeps_what_is_known_of_it():
-    """A request of the older one may have been applied; what was at hand no longer says that nothing is to be done."""
-    older = Patch(**{**vars(OFFLINE.patch(pod_dict(), LABEL)), "doubtful": True})
-    newer = Patch(**{**vars(OFFLINE.patch(pod_dict(), {"spec": {"n": 1}})), "satisfied": True})
-    both = newer.merge(older)
-    assert both is not None
-    assert (both.doubtful, both.satisfied) == (True, False)
-    assert both.change.document == {**LABEL, "spec": {"n": 1}}
-
-
-# ---- what is shown (L18), and rebasing -------------------------------------------------------------------------------
-
-
-def test_what_is_shown_of_a_patch():
-    """A copy with the change; another object of the name, and what can't be told, stays as it is."""
-    pod = pod_dict()
-    before = copy.deepcopy(pod)
-    assert OFFLINE.patch(pod, LABEL).apply(pod)["metadata"]["labels"] == {"a": "1"}
-    assert pod == before
-    for call, obj in (
-        (OFFLINE.patch(pod, LABEL), pod_dict(uid="u2")),
-        (OFFLINE.patch(pod, LABEL), None),
-        (OFFLINE.patch(pod, {"spec": {"l": {"$patch": "replace"}}}, strategic=True), pod),
-        (OFFLINE.patch(pod, {"spec": {"replicas": 3}}, subresource="scale"), pod),
-        (OFFLINE.patch(pod, [{"op": "remove", "path": "/spec/none"}]), pod),
-    ):
-        assert call.apply(obj) == obj
-
-
-def test_what_a_status_takes():
-    """Of built-in kinds labels and annotations as well, of custom resources the status alone."""
-    both = {"metadata": {"labels": {"a": "1"}}, "status": {"x": 1}}
-    shown = OFFLINE.patch(pod_dict(), both, subresource="status").apply(pod_dict())
-    assert (shown["metadata"]["labels"], shown["status"]) == ({"a": "1"}, {"phase": "Pending", "x": 1})
-    shown = OFFLINE.patch(widget(), both, subresource="status").apply(widget())
-    assert (shown["metadata"], shown["status"]) == (widget()["metadata"], {"x": 1})
-
-
-def test_rebasing():
-    """A function is asked again with what was observed; a fixed patch keeps the version that it requires."""
-    pod = pod_dict()
-    pod["metadata"]["finalizers"] = ["other/a", "ours/b"]
-    call = OFFLINE.patch(pod, without("ours/b"))
-    assert (call.version, call.change.document) == ("5", {"metadata": {"finalizers": ["other/a"]}})
-    newer = pod_dict(version="6")
-    newer["metadata"]["finalizers"] = ["ours/b", "late/c"]
-    rebased = call.rebase_onto(newer)
-    assert (rebased.version, rebased.change.document) == ("6", {"metadata": {"finalizers": ["late/c"]}})
-    assert call.apply(newer)["metadata"]["finalizers"] == ["late/c"]
-    gone = rebased.rebase_onto(pod_dict(version="7"))
-    assert (gone.change, gone.is_noop()) == (None, True)
-    assert call.rebase_onto(pod_dict(uid="u2")) is call
-    assert call.rebase_onto({"metadata": {"uid": "u1"}}) is call
-    fixed = OFFLINE.patch(pod, LABEL, fence="version")
-    assert fixed.rebase_onto(newer) is fixed
-
-
-def test_a_function_may_change_what_it_is_given():
-    """It gets a copy."""
-    pod = pod_dict()
-
-    def decide(obj):
-        obj["metadata"].clear()
-        return LABEL
-
-    OFFLINE.patch(pod, decide)
-    assert pod == pod_dict()
-
-
-# ---- replacing -------------------------------------------------------------------------------------------------------
-
-
-async def test_a_replacement(server, cluster):
-    """The body is the object whole, with the fences of what it was made from."""
-    made = server.create(config_map(a="1"))
-    async with Dispatcher() as dispatcher:
-        found = await dispatcher.run(cluster.replace({**made, "data": {"b": "2"}}))
-    assert found["data"] == {"b": "2"} == server.get(made)["data"]
-    assert server.audit[0].body["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
-
-
-async def test_a_replacement_by_model(server, cluster):
-    """A client's model carries its version as well."""
-    made = server.create(config_map(a="1"))["metadata"]
-    meta = V1ObjectMeta(name="c", namespace="ns", uid=made["uid"], resource_version=made["resourceVersion"])
-    async with Dispatcher() as dispatcher:
-        await dispatcher.run(cluster.replace(V1ConfigMap(metadata=meta, data={"b": "2"})))
-    assert server.get("ConfigMap", "c", namespace="ns")["data"] == {"b": "2"}
-
-
-@pytest.mark.parametrize("subresource", ["", "status"])
-async def test_a_replacement_of_a_custom_resource(widgets, cluster, subresource):
-    """And of its status."""
-    made = widgets.create(widget(size=1))
-    wanted = {**made, "spec": {"size": 2}, "status": {"ready": True}}
-    call = cluster.replace(wanted, subresource=subresource)
-    async with Dispatcher() as dispatcher:
-        found = await dispatcher.run(call)
-    assert (found["spec"]["size"], "status" in found) == ((1, True) if subresource else (2, False))
-
-
-async def test_a_replacement_that_lost_its_version(server, cluster):
-    """Somebody has written since: it fails, and what they have written stays."""
-    made = server.create(config_map(a="1"))
-    server.patch_object(made, {"data": {"theirs": "1"}})
-    async with Dispatcher() as dispatcher:
-        with pytest.raises(CallFailed, match="decided on version"):
-            await dispatcher.run(cluster.replace({**made, "data": {"b": "2"}}))
-    assert server.get(made)["data"] == {"a": "1", "theirs": "1"}
-
-
-async def test_a_replacement_for_another_object(server, cluster):
-    """409 about the uid, settled by a read: GONE."""
-    made = server.create(config_map(a="1"))
-    server.recreate(made)
-    async with Dispatcher() as dispatcher:
-        outcome = await dispatcher.submit(cluster.replace({**made, "data": {"b": "2"}})).outcome()
-    assert isinstance(outcome, Failed)
-    assert outcome.verdict.kind is VerdictKind.GONE
-
-
-def test_what_is_shown_of_a_replacement():
-    """What is wanted, with what is the server's; only of the version that it was made from."""
-    pod = pod_dict()
-    wanted = {**pod, "spec": {"containers": [], "x": 1}, "status": {"phase": "mine"}}
-    call = OFFLINE.replace(wanted)
-    shown = call.apply({**pod, "metadata": {**pod["metadata"], "generation": 4, "labels": {"a": "1"}}})
-    assert shown["metadata"] == {**pod["metadata"], "generation": 4}
-    assert (shown["spec"]["x"], shown["status"]) == (1, {"phase": "Pending"})
-    status = OFFLINE.replace(wanted, subresource="status").apply(pod)
-    assert (status["spec"], status["status"]) == (pod["spec"], {"phase": "mine"})
-    for other in (pod_dict(version="6"), pod_dict(uid="u2"), None):
-        assert call.apply(other) == other
-
-
-def test_when_a_replacement_is_there():
-    """What its writers decide is equal: not what the server adds, and not a status that it ignores."""
-    pod = pod_dict()
-    call = OFFLINE.replace({**pod, "spec": {"x": 1}})
-    found = {**pod_dict(version="6"), "spec": {"x": 1}, "status": {"phase": "Running"}}
-    found["metadata"]["managedFields"] = []
-    assert call.settled_by(found, False) == Applied(found)
-    assert isinstance(call.settled_by({**found, "spec": {"x": 1, "y": 2}}, False), Refused)
-    ready = OFFLINE.replace(
-        {**widget(), "metadata": {**widget()["metadata"], "resourceVersion": "5"}, "status": {"r": 1}}
-    )
-    other = {**widget(), "metadata": {**widget()["metadata"], "resourceVersion": "6"}, "status": {"r": 2}}
-    assert isinstance(ready.settled_by(other, False), Refused)
-    status = OFFLINE.replace(ready.obj, subresource="status")
-    assert isinstance(status.settled_by({**other, "status": {"r": 1}, "spec": {"z": 1}}, False), Applied)
