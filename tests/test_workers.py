@@ -16,6 +16,7 @@ from asyncdispatch import (
     RetryPolicy,
     Succeeded,
 )
+from asyncdispatch._core.timers import BUCKET_BITS
 from tests.shell import Script, after, call, for_ever, just_after, now, pod, running, turns
 
 FAST = RetryPolicy(wait=lambda state: 1.0)
@@ -384,28 +385,34 @@ async def test_a_worker_cancelled_between_two_calls_loses_none(when: int):
         assert now() == 0.0
 
 
-async def test_a_call_cancelled_as_the_one_before_it_ends_is_not_sent():
-    """L5, L11: its seat was passed on already, but an observer cancels it before its first step."""
+@pytest.mark.parametrize("expires", [False, True])
+async def test_a_call_cancelled_as_the_one_before_it_ends_is_not_sent(expires: bool):
+    """L5, L11: an observer cancels it before its first step, waiting still, or with its seat passed on already."""
     sent: list[str] = []
     states: list[CallState] = []
 
     class Canceller:
         def settled(self, handle: Any, outcome: Any) -> None:
-            if handle is warm[1]:
+            if handle is before:
                 states.append(following.state)
                 following.cancel("no longer wanted")
 
+    # Its deadline is looked at as its turn comes, just before the table of deadlines would tell.
+    deadline = round((asyncio.get_running_loop().time() + 1) * 10**9)
+    told = ((deadline >> BUCKET_BITS) + 1) << BUCKET_BITS
+    seconds = 1 + (told - deadline) / 2 / 10**9
+
     async def send(attempt: Any) -> None:
         sent.append(attempt.call.target.name)
-        await asyncio.sleep(1)
+        await asyncio.sleep(seconds)
 
     async with running(observers=(Canceller(),), max_in_flight=1) as dispatcher:
-        warm = [dispatcher.submit(call(send, f"w{i}")) for i in range(2)]
+        first = dispatcher.submit(call(send, "first"))
+        before = dispatcher.submit(call(send, "expires", timeout=1)) if expires else first
         following = dispatcher.submit(call(send, "following"))
-        await warm[1].outcome()
         outcome = await following.outcome()
         assert isinstance(outcome, Cancelled)
         assert not outcome.ambiguous
         assert outcome.attempts == 0
-    assert states == [CallState.IN_FLIGHT]
-    assert "following" not in sent
+    assert states == [CallState.IN_FLIGHT if expires else CallState.QUEUED]
+    assert sent == ["first"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from asyncdispatch._core.executions import nanoseconds
-from asyncdispatch._core.states import SECOND, SUCCEEDED, CallState
+from asyncdispatch._core.states import SECOND
 from asyncdispatch.config import DispatcherConfig, check_seconds
 from asyncdispatch.statistics import DrainReport
 
@@ -33,7 +33,10 @@ class Closing:
         _state: str
         _hurried: bool
         _closer: asyncio.Task[DrainReport] | None
-        _outcomes: dict[CallState, int]
+
+        @property
+        def _succeeded(self) -> int: ...
+
         _watched: list[CallHandle[Any]] | None
         _idle_waiters: list[asyncio.Future[None]]
         _timer: asyncio.TimerHandle | None
@@ -88,7 +91,7 @@ class Closing:
         """One budget for all of it: drain, then stop what is left, then wait for it (rule R16)."""
         began = self._now()
         until = began + nanoseconds(seconds)
-        before = dict(self._outcomes)
+        before = self._succeeded
         self._watched = []
         self._state = "draining for good" if drain else f"closed: {reason}"
         core = self._core
@@ -103,7 +106,9 @@ class Closing:
         self._made_room()
         grace = max(until, self._now() + nanoseconds(self.config.give_up) if drain else until)
         await self._until_landed(grace)
-        running = tuple(repr(worker.attempt) for worker in self._pool.flying.values())
+        running = tuple(
+            f"<Attempt {e.ticket}-{e.attempts} of {e.call.call_type} {e.call.target}>" for e in self._pool.flying()
+        )
         self._pool.shut_down()
         tasks = self._pool.tasks
         if tasks:
@@ -118,7 +123,7 @@ class Closing:
         self._completions.close()
         self._mode_event.set()
         watched, self._watched = self._watched, None
-        finished = self._outcomes[SUCCEEDED] - before[SUCCEEDED]
+        finished = self._succeeded - before
         return _report(reason, (now - began) / SECOND, finished, watched, running)
 
     async def _until_idle(self, until: int) -> None:
@@ -127,7 +132,7 @@ class Closing:
                 return
 
     async def _until_landed(self, until: int) -> None:
-        while self._pool.flying:
+        while self._pool.flying():
             if not await self._idle_or(until):
                 return
 

@@ -12,7 +12,8 @@ import logging
 import types
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from time import perf_counter
+from time import monotonic_ns
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from asyncdispatch._core.parking import Failure, Signal
@@ -41,14 +42,13 @@ class Abandoned(GeneratorExit):
 class Worker:
     """One long-lived task and the slot that says what it performs."""
 
-    __slots__ = ("attempt", "begun", "cause", "deadline", "entry", "started", "task", "waker")
+    __slots__ = ("begun", "cause", "deadline", "entry", "started", "task", "waker")
 
     def __init__(self) -> None:
         self.begun = False  # a task may be cancelled before its first step
         self.task: asyncio.Task[None]
         self.entry: Entry | None = None
-        self.attempt: Attempt | None = None
-        self.started = 0  # ns
+        self.started = 0  # ns; of a reconcile
         self.deadline = 0  # ns; when its attempt is cut off
         self.cause: str | None = None  # why its task was cancelled by us
         self.waker: asyncio.Future[None] | None = None
@@ -64,14 +64,13 @@ class WorkerPool:
         self._config = dispatcher.config
         self._clock = dispatcher._loop.time
         self._attempt_timeout = round(dispatcher.config.attempt_timeout * SECOND)
+        self._threshold = round(dispatcher.config.blocking_threshold * SECOND)
         self._workers: dict[int, Worker] = {}
         self._numbers = 0
         self._parked: list[Worker] = []
         self.waking = 0
         self._closing = False
         self.retried = 0  # attempts after a call's first
-        self.flying: dict[int, Worker] = {}
-        """By ticket of the execution."""
 
     # -- waking -------------------------------------------------------------------------------------------------
 
@@ -105,13 +104,15 @@ class WorkerPool:
 
     def _ended(self, number: int, task: asyncio.Task[None]) -> None:
         worker = self._workers.pop(number)
-        if worker.entry is not None:
-            self.flying.pop(worker.entry.ticket, None)
         if not worker.begun:
             self.waking -= 1
         self._dispatcher._wake_idle()
         if not task.cancelled() and (error := task.exception()) is not None:
             self._dispatcher._broken(error)
+
+    def flying(self) -> list[Entry]:
+        """The executions that are performed now."""
+        return [worker.entry for worker in self._workers.values() if worker.entry is not None]
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
@@ -126,11 +127,12 @@ class WorkerPool:
 
     # -- time-outs and stops ------------------------------------------------------------------------------------
 
-    def stop(self, entry: Entry) -> None:
-        """Ask the attempt of an execution to end."""
-        worker = self.flying.get(entry.ticket)
-        if worker is not None and worker.entry is entry:
-            self._cancel(worker, ASKED_TO_STOP)
+    def stop(self, entries: list[Entry]) -> None:
+        """Ask the attempts of executions to end."""
+        workers = {worker.entry.ticket: worker for worker in self._workers.values() if worker.entry is not None}
+        for entry in entries:
+            if (worker := workers.get(entry.ticket)) is not None:
+                self._cancel(worker, ASKED_TO_STOP)
 
     def _cancel(self, worker: Worker, cause: str) -> None:
         if worker.cause is not None:
@@ -150,13 +152,15 @@ class WorkerPool:
     def sweep(self, now: int) -> int:
         """Cut off the attempts whose time is over. Returns when the next one's is."""
         soonest = 1 << 120
-        for worker in list(self.flying.values()):
+        for worker in self._workers.values():
             entry = worker.entry
             if entry is None or worker.cause is not None:
                 continue
             if worker.deadline <= now:
                 # a later joiner may have moved it (law L5)
-                worker.deadline = min(worker.started + self._time_for(entry), self._core.limit(entry))
+                reconciling = entry.more is not None and entry.more.reconciling
+                began = worker.started if reconciling else entry.started
+                worker.deadline = min(began + self._time_for(entry), self._core.limit(entry))
                 if worker.deadline <= now:
                     self._cancel(worker, TIMED_OUT)
                     continue
@@ -181,37 +185,34 @@ class WorkerPool:
         The steps of user code are driven from here, as `await` would drive them, without a coroutine of ours for each
         call; and each step is timed, so that one that holds the loop for too long is named (rule R20).
         """
-        dispatcher, core, now_of = self._dispatcher, self._core, self._dispatcher._now
-        threshold, blocked = self._config.blocking_threshold, dispatcher._blocked
+        dispatcher, core, parked = self._dispatcher, self._core, self._parked
+        now_of, turn, arm_at, tick = dispatcher._now, core.turn, dispatcher._arm_at, monotonic_ns
+        clock, threshold, attempt_timeout = self._clock, self._threshold, self._attempt_timeout
+        streams, rooms, idlers = dispatcher._completions.streams, dispatcher._room, dispatcher._idle_waiters
+        # Nobody watches call by call.
+        plain = not (dispatcher._on_started or dispatcher._on_attempted or dispatcher._on_settled)
+        same_clock = now_of is tick
         worker.begun = True
         self.waking -= 1
         streak = 0
         entry = core.next(now_of())
         while True:
-            if core.quick:
-                core.quick = False
-                dispatcher._settle(core.settled.pop())  # type: ignore[arg-type]  # the core's entries are our handles
-            elif core.settled or core.stops:
+            if core.settled or core.stops:
                 self.waking += entry is None  # it looks for work itself: nobody need be woken for the next call
                 dispatcher._flush()
                 self.waking -= entry is None
-            if self._closing and entry is None:
-                return  # it may have swallowed the cancellation that was for us
             if entry is None:
+                if self._closing:
+                    return  # it may have swallowed the cancellation that was for us
                 if streak >= YIELD_EVERY:  # between two calls: nothing that is decided waits meanwhile
                     streak = 0
                     yield
                 entry = core.next(now_of())
                 if entry is None:
                     yield from self._park(worker).__await__()
-                    entry = core.next(now_of())
                     streak = 0
-                    continue
-                if core.settled or core.stops:
-                    dispatcher._flush()
-            streak += 1
-            if self._parked:
-                self.kick()
+                    entry = core.next(now_of())
+                continue
             if entry.more is not None and entry.more.reconciling:
                 yield from self._reconciles(worker, entry).__await__()
                 entry = None
@@ -221,65 +222,89 @@ class WorkerPool:
                 core.stopped(entry, False, now_of())
                 entry = None
                 continue
-            attempt = self._begin(worker, entry)
-            call = attempt.call
-            began = perf_counter()
-            steps = self._steps(call, attempt)
-            try:
-                send = steps.send
-                waited_for = send(None)
-                while True:
-                    if perf_counter() - began > threshold:
-                        blocked(call, perf_counter() - began)
-                    try:
-                        yield waited_for
-                    except GeneratorExit as error:
-                        _close(steps)
-                        raise Abandoned from error
-                    except BaseException as thrown:
-                        began = perf_counter()
-                        waited_for = steps.throw(thrown)
-                    else:
-                        began = perf_counter()
-                        waited_for = send(None)
-            except StopIteration as stop:
-                value = stop.value
-            except Abandoned:
-                raise
-            except BaseException as error:  # whatever user code raises ends this call, never the dispatcher (law L14)
-                if perf_counter() - began > threshold:
-                    blocked(call, perf_counter() - began)
-                again = self._raised(worker, entry, attempt, error)
-                if again:
-                    yield from self._reconciles(worker, entry).__await__()
+            # From call to call, while one seat passes on.
+            began = tick()
+            while True:
+                current = entry
+                streak += 1
+                if parked:
+                    self.kick()
+                if plain and current.more is None:
+                    call, cut_off = current.call, current.started + attempt_timeout
+                    if cut_off > current.deadline:
+                        cut_off = current.deadline
+                    worker.entry = current
+                    worker.deadline = cut_off
+                    if cut_off < dispatcher._armed_at:
+                        arm_at(cut_off)
+                    attempt = Attempt(clock, call, current.ticket, current.attempts, cut_off / SECOND, None)
                 else:
-                    self._leave(worker, entry)
-                entry = None
-                continue
-            if perf_counter() - began > threshold:
-                blocked(call, perf_counter() - began)
-            if worker.cause is not None or worker.task.cancelling():
-                self._uncancel(worker)
-            self._leave(worker, entry)
-            if dispatcher._on_attempted or self._closing or streak >= YIELD_EVERY:
-                core.succeed(entry, value, now_of())
-                dispatcher._observe("attempted", entry, attempt.number, None)
-                entry = None
-            else:
-                entry = core.turn(entry, value, now_of())
+                    attempt = self._begin(worker, current)
+                    call = attempt.call
+                disturbed = False
+                try:
+                    try:
+                        steps: Any = call.execute(attempt)
+                    except StopIteration as error:
+                        raise RuntimeError("execute raised StopIteration") from error
+                    if type(steps) is not CoroutineType:
+                        steps = _steps_of(steps, call, "execute")
+                    send = steps.send
+                    waited_for = send(None)
+                    while True:
+                        if tick() - began > threshold:
+                            self._blocked(call, began)
+                        try:
+                            yield waited_for
+                        except GeneratorExit as error:
+                            _close(steps)
+                            raise Abandoned from error
+                        except BaseException as thrown:
+                            disturbed = True
+                            began = tick()
+                            waited_for = steps.throw(thrown)
+                        else:
+                            began = tick()
+                            waited_for = send(None)
+                except StopIteration as stop:
+                    value = stop.value
+                except Abandoned:
+                    raise
+                except BaseException as error:  # what user code raises ends this call, never the dispatcher (law L14)
+                    if tick() - began > threshold:
+                        self._blocked(call, began)
+                    if self._raised(worker, current, attempt, error):
+                        yield from self._reconciles(worker, current).__await__()
+                    else:
+                        worker.entry = None
+                    entry = None
+                    break
+                ended = tick()
+                if ended - began > threshold:
+                    self._blocked(call, began)
+                if disturbed or worker.cause is not None:
+                    self._uncancel(worker)
+                if streak >= YIELD_EVERY or not plain:
+                    worker.entry = None
+                    core.succeed(current, value, now_of())
+                    if dispatcher._on_attempted:
+                        dispatcher._observe("attempted", current, attempt.number, None)
+                    entry = None
+                    break
+                entry = turn(current, value, ended if same_clock else now_of())
+                if entry is None or not core.quick:
+                    worker.entry = None
+                    break
+                if current.waiter is None and not (streams or rooms or idlers):
+                    dispatcher._last_settled = ended
+                else:
+                    dispatcher._settle(current)  # type: ignore[arg-type]  # the core's entries are our handles
+                began = tick()
+            # Who looks for work keeps nothing alive.
+            attempt = call = current = steps = waited_for = value = None  # type: ignore[assignment]
 
-    @staticmethod
-    def _steps(call: APICall[Any], attempt: Attempt) -> Any:
-        """What `execute` is driven by; an error that it raises at once is raised at the first step."""
-        try:
-            steps = call.execute(attempt)
-            return steps if type(steps) is types.CoroutineType else _steps_of(steps, call, "execute")
-        except BaseException as error:
-            return _raising(error)
-
-    def _leave(self, worker: Worker, entry: Entry) -> None:
-        del self.flying[entry.ticket]
-        worker.entry = worker.attempt = None
+    def _blocked(self, call: APICall[Any], began: int) -> None:
+        self._dispatcher._blocked(call, (monotonic_ns() - began) / SECOND)
 
     async def _park(self, worker: Worker) -> None:
         self._dispatcher._arm()
@@ -307,36 +332,31 @@ class WorkerPool:
         if cut_off > limit:
             cut_off = limit
         worker.entry = entry
-        self.flying[entry.ticket] = worker
         worker.started = now
         worker.deadline = cut_off
-        worker.attempt = attempt = Attempt(self._clock, call, entry.ticket, entry.attempts, cut_off / SECOND, error)
+        attempt = Attempt(self._clock, call, entry.ticket, entry.attempts, cut_off / SECOND, error)
         if cut_off < dispatcher._armed_at:
             dispatcher._arm_at(cut_off)
         if dispatcher._on_started:
             dispatcher._observe("started", entry, attempt.number)
         return attempt
 
-    def _raised(self, worker: Worker, entry: Entry, attempt: Attempt, error: BaseException) -> bool:
+    def _raised(self, worker: Worker, entry: Entry, attempt: Attempt, raised: BaseException) -> bool:
         """Report an attempt that has raised. True if it is to be reconciled next, in the same seat."""
         dispatcher, core, call = self._dispatcher, self._core, attempt.call
-        cause, outside = worker.cause, self._uncancel(worker)
-        if isinstance(error, asyncio.CancelledError):
-            if cause == TIMED_OUT:
-                error = TimeoutError(f"the attempt did not end in time ({attempt.number} of call {entry.ticket})")
-            elif cause is not None or outside:
-                again = core.stopped(entry, attempt.sent, dispatcher._now())
-                if outside:
-                    raise error
-                return again
+        timed_out = worker.cause == TIMED_OUT
+        error, outside = self._cancelled(worker, attempt, raised, "the attempt")
         now = dispatcher._now()
-        failure = self._classified(entry, call, attempt, error, now)
-        if cause == TIMED_OUT and now < worker.started + self._attempt_timeout:
-            failure = replace(failure, signal=Signal.SILENT)  # our caller's time was over, not the server's
-        if dispatcher._on_attempted:
-            dispatcher._observe("attempted", entry, attempt.number, error)
-        again = core.fail(entry, failure, now)
-        self._tell_failure(entry, call, attempt, failure, again)
+        if error is None:
+            again = core.stopped(entry, attempt.sent, now)
+        else:
+            failure = self._classified(entry, call, attempt, error, now)
+            if timed_out and now < entry.started + self._attempt_timeout:
+                failure = replace(failure, signal=Signal.SILENT)  # our caller's time was over, not the server's
+            if dispatcher._on_attempted:
+                dispatcher._observe("attempted", entry, attempt.number, error)
+            again = core.fail(entry, failure, now)
+            self._tell_failure(entry, call, attempt, failure, again)
         if outside:
             raise asyncio.CancelledError
         return again
@@ -345,7 +365,7 @@ class WorkerPool:
         """Reconcile until it has an answer, or has to wait: in one seat."""
         while await self._reconcile(worker, entry):
             pass
-        self._leave(worker, entry)
+        worker.entry = None
 
     async def _reconcile(self, worker: Worker, entry: Entry) -> bool:
         """Find out what became of the last request. True if it is to be asked again, in the same seat."""
@@ -354,27 +374,20 @@ class WorkerPool:
         call = attempt.call
         last = attempt.last_error or RuntimeError("unknown")
         try:
-            began = perf_counter()
-            steps = _steps_of(call.reconcile(attempt, last), call, "reconcile")
-            answer = await _timed(steps, began, self._config.blocking_threshold, dispatcher._blocked, call)
-            answer = _checked(answer, call)
+            answer = _checked(await self._timed(call, attempt, last), call)
         except Abandoned:
             raise
-        except BaseException as error:
-            cause, outside = worker.cause, self._uncancel(worker)
-            if isinstance(error, asyncio.CancelledError):
-                if cause == TIMED_OUT:
-                    error = TimeoutError(f"reconcile did not end in time (call {entry.ticket})")
-                elif cause is not None or outside:
-                    again = core.stopped(entry, attempt.sent, dispatcher._now())
-                    if outside:
-                        raise error from None
-                    return again
+        except BaseException as raised:
+            error, outside = self._cancelled(worker, attempt, raised, "reconcile")
             now = dispatcher._now()
-            core.reconcile_failed(entry, self._classified(entry, call, attempt, error, now), now)
+            if error is None:
+                again = core.stopped(entry, attempt.sent, now)
+            else:
+                again = False
+                core.reconcile_failed(entry, self._classified(entry, call, attempt, error, now), now)
             if outside:
                 raise asyncio.CancelledError from None
-            return False
+            return again
         self._uncancel(worker)
         now = dispatcher._now()
         refusal, delay = Verdict(VerdictKind.PERMANENT), 0
@@ -386,6 +399,42 @@ class WorkerPool:
             delay = self._classified(entry, call, attempt, last, now).delay
         core.reconciled(entry, answer, refusal, delay, now)
         return False
+
+    @types.coroutine
+    def _timed(self, call: APICall[Any], attempt: Attempt, last: BaseException) -> Generator[Any, Any, Any]:
+        """Drive `reconcile`, each step timed, as `_work` drives `execute`."""
+        began = monotonic_ns()
+        steps = _steps_of(call.reconcile(attempt, last), call, "reconcile")
+        step: Callable[[Any], Any] = steps.send
+        given: Any = None
+        while True:
+            try:
+                waited_for = step(given)
+            except StopIteration as stop:
+                return stop.value
+            finally:
+                if monotonic_ns() - began > self._threshold:
+                    self._blocked(call, began)
+            try:
+                step, given = steps.send, (yield waited_for)
+            except GeneratorExit as error:
+                _close(steps)
+                raise Abandoned from error
+            except BaseException as error:
+                step, given = steps.throw, error
+            began = monotonic_ns()
+
+    def _cancelled(
+        self, worker: Worker, attempt: Attempt, raised: BaseException, what: str
+    ) -> tuple[BaseException | None, bool]:
+        """What an error of user code stands for: itself, a time-out, or None if the core has asked for it or the task
+        was cancelled from outside; and whether it was."""
+        cause, outside = worker.cause, self._uncancel(worker)
+        if not isinstance(raised, asyncio.CancelledError) or (cause is None and not outside):
+            return raised, outside
+        if cause != TIMED_OUT:
+            return None, outside
+        return TimeoutError(f"{what} did not end in time ({attempt.number} of call {attempt.ticket})"), outside
 
     def _uncancel(self, worker: Worker) -> bool:
         """Undo our own cancellation. True if the task was cancelled from outside, or for good, as well."""
@@ -451,45 +500,8 @@ def _steps_of(awaitable: Any, call: APICall[Any], hook: str) -> Any:
     return _await(awaitable)
 
 
-async def _raising(error: BaseException) -> None:
-    raise error
-
-
 async def _await(awaitable: Any) -> Any:
     return await awaitable
-
-
-@types.coroutine
-def _timed(
-    steps: Any, began: float, threshold: float, report: Callable[[APICall[Any], float], None], call: APICall[Any]
-) -> Generator[Any, Any, Any]:
-    """Drive an awaitable and measure each of its steps: a step that holds the loop for too long is named (rule R20).
-
-    The first step began when its function was called.
-    """
-    send, thrown = steps.send, None
-    while True:
-        try:
-            waited_for = send(None) if thrown is None else steps.throw(thrown)
-        except StopIteration as stop:
-            if perf_counter() - began > threshold:
-                report(call, perf_counter() - began)
-            return stop.value
-        except BaseException:
-            if perf_counter() - began > threshold:
-                report(call, perf_counter() - began)
-            raise
-        if perf_counter() - began > threshold:
-            report(call, perf_counter() - began)
-        thrown = None
-        try:
-            yield waited_for
-        except GeneratorExit as error:
-            _close(steps)
-            raise Abandoned from error
-        except BaseException as error:
-            thrown = error
-        began = perf_counter()
 
 
 def _close(steps: Any) -> None:

@@ -51,6 +51,8 @@ class ObjectRef:
     name: str
     uid: str | None = None
     lane: str = field(init=False, repr=False, compare=False, default="")
+    plain: bool = field(init=False, repr=False, compare=False, default=False)
+    """True without a uid, and with a name that is known."""
 
     def __post_init__(self) -> None:
         for name in ("api_version", "kind", "name"):
@@ -63,6 +65,7 @@ class ObjectRef:
                 raise ConfigurationError(f"ObjectRef.{name}", value, "must be None or a string that is not empty")
         group, slash, _ = self.api_version.rpartition("/")
         object.__setattr__(self, "lane", f"{group if slash else ''}/{self.kind}/{self.namespace or ''}/{self.name}")
+        object.__setattr__(self, "plain", self.uid is None and not self.generated)
 
     @property
     def generated(self) -> bool:
@@ -315,8 +318,10 @@ class APICall(Generic[T]):
 
     hooks: ClassVar[frozenset[str]] = frozenset()
     """Which of the optional hooks this class defines; kept by `__init_subclass__`."""
-    common: ClassVar[bool] = True
-    """True if this class has no optional hook, and gives no class-wide value to a field that binds; kept likewise."""
+    free: ClassVar[bool] = True
+    """True for writes of a class without optional hooks and class-wide values that bind; kept likewise."""
+    common: ClassVar[bool] = False
+    """True for a call of a free class that is given no field that binds it: set in the instance as it is made."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -328,7 +333,7 @@ class APICall(Generic[T]):
             annotations[name] = APICall.__annotations__[name]
         cls.__annotations__ = annotations
         given = {name for base in cls.__mro__ if base is not APICall for name in vars(base)}
-        cls.common = not cls.hooks and not given & _BINDING
+        cls.free = not cls.hooks and not given & _BINDING and cls.effect is not Effect.READ
 
     async def execute(self, attempt: Attempt) -> T:
         """Do it. Runs on the event loop, may be called again after an error; cancelled at its time-out."""
@@ -357,9 +362,9 @@ class APICall(Generic[T]):
 
 _HOOKS = ("merge", "is_noop", "rebase_onto", "apply", "reconcile")
 _FIELDS = frozenset(field.name for field in dataclasses.fields(APICall))
-_BINDING = frozenset(
-    {"idempotency_key", "not_before", "context", "prerequisite", "awaits_prerequisites", "sheddable", "depends_on"}
-)
+_COMMON = frozenset({"call_type", "target", "priority", "flow", "timeout"})
+"""What a call may be given and still be a common one: which it is and when it is urgent."""
+_BINDING = _FIELDS - _COMMON - {"effect"}
 _INT32 = range(-(2**31), 2**31)
 
 
@@ -419,13 +424,17 @@ _set = object.__setattr__
 
 
 def _init_call(self: APICall[Any], /, **fields: Any) -> None:
-    if not _FIELDS.issuperset(fields):
+    if _COMMON.issuperset(fields):
+        fields["common"] = self.free
+    elif not _FIELDS.issuperset(fields):
         raise TypeError(f"{type(self).__name__} has no field {min(fields.keys() - _FIELDS)!r}")
     _set(self, "__dict__", fields)
 
 
 def _init_function_call(self: FunctionCall[Any], fn: Any, **fields: Any) -> None:
-    if not _FIELDS.issuperset(fields):
+    if _COMMON.issuperset(fields):
+        fields["common"] = self.free
+    elif not _FIELDS.issuperset(fields):
         raise TypeError(f"{type(self).__name__} has no field {min(fields.keys() - _FIELDS)!r}")
     fields["fn"] = fn
     _set(self, "__dict__", fields)
@@ -437,7 +446,9 @@ if not TYPE_CHECKING:
 
 
 def validate_call(call: APICall[Any]) -> None:
-    """Raise `ConfigurationError` for the first field of `call` whose value can't be meant."""
+    """Raise `ConfigurationError` for what is no call, and for the first field of `call` whose value can't be meant."""
+    if not isinstance(call, APICall):
+        raise ConfigurationError("call", call, "must be an APICall: subclass it, or use FunctionCall")
     values = call.__dict__
     for name, value in values.items():
         # The common, good values are told by their exact type alone.

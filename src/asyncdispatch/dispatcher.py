@@ -54,8 +54,6 @@ log = logging.getLogger("asyncdispatch")
 
 NOT_ENTERED = "not entered yet: use `async with Dispatcher() as dispatcher`"
 
-NO_CALL = "must be an APICall: subclass it, or use FunctionCall"
-
 ASYNC = Mode.ASYNC
 
 OBSERVER_METHODS = ("accepted", "started", "attempted", "retried", "settled", "mode_changed")
@@ -85,12 +83,12 @@ class Dispatcher(Closing, Observing):
                 raise ConfigurationError(name, value, "must be None in this version")
         self.config = config
         self.contexts = Contexts(self)
-        self._core = DispatchCore(config, functools.partial(CallHandle, self))
+        self._core = DispatchCore(config, CallHandle, self)
         self._delays = Delays(config.retry, random.Random())
         self._totals = Totals()
-        self._outcomes = dict.fromkeys(TERMINAL, 0)
+        self._outcomes = dict.fromkeys(TERMINAL, 0)  # but successes, which are what is left of all that was accepted
         self._last_settled: int | None = None
-        self._attempts = 0  # of handles that were settled
+        self._more_attempts = 0  # of handles that were settled, beyond one for each
         self._mode = Mode.ASYNC
         self._mode_event: asyncio.Event
         self._idle_waiters: list[asyncio.Future[None]] = []
@@ -148,32 +146,31 @@ class Dispatcher(Closing, Observing):
         """
         if self._mode is not ASYNC:
             raise AsyncDisabled(f"mode is {self._mode.value}: use dispatch or run, which know how to wait")
-        return self._submit(call, None)
-
-    def _submit(self, call: APICall[T], since: int | None) -> CallHandle[T]:
         if self._state or asyncio._get_running_loop() is not self._loop:
             self._check_loop()
-        if not isinstance(call, APICall):
-            raise ConfigurationError("call", call, NO_CALL)
-        validate_call(call)
-        core = self._core
+        core, pool = self._core, self._pool
+        handle: CallHandle[T] | None = core.submit_common(call, self._now())  # type: ignore[assignment]
+        if handle is None:
+            return self._submit(call, None)
+        if self._on_accepted:
+            self._observe("accepted", handle)
+        if core.seats.taken + pool.waking < core.seats.limit:
+            pool.kick()
+        if core.deadlines.due < self._armed_at:
+            self._arm()
+        return handle
+
+    def _submit(self, call: APICall[T], since: int | None) -> CallHandle[T]:
+        self._check_loop()
         try:
-            handle: CallHandle[T] = core.submit(call, self._now(), since)  # type: ignore[assignment]
+            handle: CallHandle[T] = self._core.submit(call, self._now(), since)  # type: ignore[assignment]
         except DispatchError:
             self._totals.refused += 1
             self._flush()
             raise
-        self._totals.accepted += 1
         if self._on_accepted:
             self._observe("accepted", handle)
-        if core.settled or core.stops or core.objects.wanted:
-            self._flush()
-        else:
-            if core.seats.taken + self._pool.waking < core.seats.limit:
-                self._pool.kick()
-            armed_at = self._armed_at
-            if core.deadlines.due < armed_at or core.timers.due < armed_at:
-                self._arm()
+        self._flush()
         return handle
 
     async def dispatch(self, call: APICall[T]) -> CallHandle[T]:
@@ -184,7 +181,7 @@ class Dispatcher(Closing, Observing):
         """
         if self._mode is Mode.DRAINING:
             self._check_loop()
-            _check_call(call)
+            validate_call(call)
             await self._mode_settled(call, self._now(), self._deadline(call))
         handle = self._submit(call, None)
         if self._mode is Mode.SYNC:
@@ -198,7 +195,7 @@ class Dispatcher(Closing, Observing):
     async def run(self, call: APICall[T]) -> T:
         """Wait for room, then for the result. The call's time-out counts from here. Cancelling it cancels the call."""
         self._check_loop()
-        _check_call(call)
+        validate_call(call)
         since = self._now()
         deadline = self._deadline(call)
         self._arrivals = arrival = self._arrivals + 1
@@ -331,10 +328,21 @@ class Dispatcher(Closing, Observing):
     def statistics(self) -> DispatcherStatistics:
         """Frozen counts of this moment. Costs a look at every waiting call: not for the hot path."""
         now = self._now() if not self._state or self._closer is not None else 0
-        flying = self._pool.flying.values() if hasattr(self, "_pool") else ()
-        self._totals.attempts = self._attempts + sum(worker.entry.attempts for worker in flying if worker.entry)
-        self._totals.retried = self._pool.retried if hasattr(self, "_pool") else 0
-        return take_statistics(self._core, self._mode, self._totals, self._outcomes, self._last_settled, now)
+        outcomes = {**self._outcomes, SUCCEEDED: self._succeeded}
+        attempts = self._more_attempts + sum(outcomes.values())
+        retried = 0
+        if hasattr(self, "_pool"):
+            attempts += sum(entry.attempts for entry in self._pool.flying())
+            retried = self._pool.retried
+        return take_statistics(
+            self._core, self._mode, self._totals, outcomes, attempts, retried, self._last_settled, now
+        )
+
+    @property
+    def _succeeded(self) -> int:
+        """How many calls have succeeded: all that were accepted, but those without an outcome or with another."""
+        core = self._core
+        return core.tickets - core.admission.depth - core.admission.joined - sum(self._outcomes.values())
 
     @property
     def pressure(self) -> Pressure:
@@ -418,8 +426,7 @@ class Dispatcher(Closing, Observing):
         core = self._core
         while core.stops:
             stops, core.stops = core.stops, []
-            for entry in stops:
-                self._pool.stop(entry)
+            self._pool.stop(stops)
         while core.objects.wanted:
             wanted, core.objects.wanted = core.objects.wanted, []
             for ref, ticket, call_type in wanted:
@@ -427,7 +434,8 @@ class Dispatcher(Closing, Observing):
 
     def _made_room(self) -> None:
         """Handles have ended: whoever waits for room, or for the last of them, may look again."""
-        room, self._room = self._room, []
+        room = self._room.copy()
+        self._room.clear()
         for _, future in room:
             _wake(future)
         self._wake_idle()
@@ -438,11 +446,9 @@ class Dispatcher(Closing, Observing):
 
     def _settle(self, handle: CallHandle[Any]) -> None:
         """Tell whoever waits for a handle, or for the room that it leaves."""
-        succeeded = handle.phase is SUCCEEDED
-        self._outcomes[SUCCEEDED if succeeded else handle.state] += 1
         self._last_settled = handle.ended
-        self._attempts += handle.attempts
-        if not succeeded:
+        self._more_attempts += handle.attempts - 1
+        if handle.phase is not SUCCEEDED:
             self._settle_badly(handle)
         if self._completions.streams:
             self._publish(handle)
@@ -470,6 +476,8 @@ class Dispatcher(Closing, Observing):
     def _settle_badly(self, handle: CallHandle[Any]) -> None:
         outcome = handle.settled
         assert outcome is not None
+        if handle.state is not SUCCEEDED:  # a joiner succeeds where its lead has left
+            self._outcomes[handle.state] += 1
         if self._watched is not None:
             self._watched.append(handle)
         if outcome.ambiguous:
@@ -544,12 +552,6 @@ class Dispatcher(Closing, Observing):
         soonest = self._pool.sweep(now)
         self._flush()
         self._arm_at(min(soonest, self._core.wake_at(now), self._armed_at))
-
-
-def _check_call(call: Any) -> None:
-    if not isinstance(call, APICall):
-        raise ConfigurationError("call", call, NO_CALL)
-    validate_call(call)
 
 
 def _nanoseconds_of(loop: asyncio.AbstractEventLoop) -> Callable[[], int]:

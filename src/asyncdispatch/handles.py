@@ -73,8 +73,10 @@ class CallHandle(Entry, Generic[T]):
         return outcome
 
     def __await__(self) -> Generator[Any, None, T]:
-        if not self.done():
+        if self.phase is not SUCCEEDED and not self.done():
             yield from self._wait().__await__()
+        if self.phase is SUCCEEDED:
+            return cast("T", self.value)
         return self.result()
 
     async def _wait(self) -> None:

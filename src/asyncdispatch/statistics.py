@@ -29,10 +29,7 @@ class Mode(enum.Enum):
 class Totals:
     """What has been counted since the dispatcher was made."""
 
-    accepted: int = 0
     refused: int = 0
-    attempts: int = 0
-    retried: int = 0
     ambiguous: int = 0
     observer_errors: int = 0
     blocked: int = 0
@@ -105,6 +102,8 @@ def take_statistics(
     mode: Mode,
     totals: Totals,
     outcomes: Mapping[CallState, int],
+    attempts: int,
+    retried: int,
     last_settled: int | None,
     now: int,
 ) -> DispatcherStatistics:
@@ -138,12 +137,12 @@ def take_statistics(
         oldest_wait=(now - oldest) / SECOND if states else None,
         last_completion_age=None if last_settled is None else (now - last_settled) / SECOND,
         outcomes=MappingProxyType({state.value: count for state, count in outcomes.items()}),
-        accepted=totals.accepted,
+        accepted=core.tickets,
         refused=totals.refused,
         joined_total=core.joins,
         merged_total=core.merges,
-        attempts=totals.attempts,
-        retried=totals.retried,
+        attempts=attempts,
+        retried=retried,
         stale=core.stale,
         ambiguous=totals.ambiguous,
         unobserved=core.objects.count,

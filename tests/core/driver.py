@@ -201,6 +201,8 @@ class Driver:
         self._leave(entry)
         if isinstance(self.core, DispatchCore):
             following = self.core.turn(entry, value, self.now)
+            if self.core.quick:
+                self.core.settled.append(entry)
         else:
             self.core.succeed(entry, value, self.now)
             following = self.core.next(self.now)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncdispatch._core.states import Entry
 from asyncdispatch.config import DispatcherConfig
 from asyncdispatch.errors import Backpressure
 from tests.core.driver import Driver
@@ -50,6 +51,20 @@ def both(seed: int, config: DispatcherConfig, steps: int) -> None:
     for driver in (long, short):
         common(Random(seed), driver, steps)
     assert trace(short) == trace(long)
+
+
+def test_an_entry_made_the_short_way_is_whole() -> None:
+    """It has every part that one made the long way has, with the same values but for what tells the two apart."""
+    long, short = Driver(short=False), Driver()
+    for driver in (long, short):
+        driver.submit(target=pod("first"))
+    made = [driver.submit(target=pod("second")) for driver in (long, short)]
+    assert [entry.common for entry in made] == [False, True]
+    alike = [name for name in Entry.__slots__ if name not in ("common", "call", "flow", "group", "at", "bucket")]
+    assert [getattr(made[0], name) for name in alike] == [getattr(made[1], name) for name in alike]
+    assert short.core.ordering.ready == 2
+    for driver in (long, short):
+        driver.finish()
 
 
 @given(st.integers(0, 10**9))

@@ -117,7 +117,7 @@ class Admission:
         self.drain = DrainRate()
         self.sheddables = Sheddables(levels)
         self.pressure = Pressure.OK
-        # The depths at which the pressure changes next.
+        # The depths at which the pressure changes next; `up` is 0 while it is FULL, so that every entry looks.
         self.up = 0
         self.down = 0
         self.aim()
@@ -157,13 +157,13 @@ class Admission:
     # -- counting -----------------------------------------------------------------------------------------------
 
     def entered(self, flow: Flow) -> None:
-        flow.accepted += 1
+        flow.accepted += flow.max_queued is not None
         self.depth += 1
         if self.depth >= self.up:
             self.aim()
 
     def left(self, flow: Flow, now: int) -> None:
-        flow.accepted -= 1
+        flow.accepted -= flow.max_queued is not None
         self.depth -= 1
         drain = self.drain
         if now >= drain.roll_at:
@@ -182,7 +182,7 @@ class Admission:
         else:
             self.pressure = Pressure.OK
         if self.pressure is Pressure.FULL:
-            self.up, self.down = 1 << 62, int(share * 0.9)
+            self.up, self.down = 0, int(share * 0.9)
         elif self.pressure is Pressure.HIGH:
             self.up, self.down = share, -int(-share * 0.6 // 1) - 1
         else:

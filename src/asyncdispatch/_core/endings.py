@@ -23,7 +23,6 @@ class Endings(Executions):
         call = entry.call
         if entry.phase is QUEUED:
             self.ordering.remove(entry)
-        entry.group.waiting -= 1
         if call.sheddable:
             self.admission.sheddables.remove(entry)
         more = entry.more
@@ -31,11 +30,9 @@ class Endings(Executions):
             self.timers.void(more)
             self.keys.remove(entry)
             self._unpark(entry, now)
-        if call.effect is not READ and entry.attempts:
-            self.objects.ended += 1
-            if more is not None and more.doubt and "apply" in call.hooks:
-                self.objects.doubtful(self.lane_key(entry), self.executable(entry), entry.ticket, now)
-                self._time_overlay()
+        if more is not None and more.doubt and call.effect is not READ and entry.attempts and "apply" in call.hooks:
+            self.objects.doubtful(self.lane_key(entry), self.executable(entry), entry.ticket, now)
+            self._time_overlay()
         lane = self.lanes.discard(self.lane_key(entry), entry)
         if lane is not None:
             self._advance(lane)

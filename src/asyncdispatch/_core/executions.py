@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asyncdispatch._core.admission import Admission
@@ -24,7 +23,7 @@ from asyncdispatch.calls import APICall
 from asyncdispatch.config import CallTypePolicy, DispatcherConfig, FlowQuota
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Hashable, Sequence
 
 MOVABLE = (DELAYED, REQUIREMENTS, LINE, QUEUED)
 """Waiting states that follow from the call's handles alone."""
@@ -46,9 +45,11 @@ class Executions:
     closed: str | None = None
     """Why nothing is accepted any more (law L15)."""
 
-    def __init__(self, config: DispatcherConfig, new_entry: Callable[..., Entry] | None = None) -> None:
+    def __init__(self, config: DispatcherConfig, entry_class: type[Entry] = Entry, owner: Any = None) -> None:
+        """`entry_class` and `owner`: what accepted calls become, and whom they are told to belong to."""
         self.config = config
-        self._new_entry = new_entry or partial(Entry, None)
+        self._entry_class = entry_class
+        self._owner = owner
         self._floors = [floor for _, floor in config.levels.levels[1:]]  # the first level catches all that is below
         levels = len(config.levels.levels)
         self._timeout = nanoseconds(config.timeout)
@@ -112,16 +113,15 @@ class Executions:
 
     def _drop_idle_flows(self) -> None:
         self._new_flows = 0
-        for name, flow in list(self.flows.items()):
-            if flow.idle:
-                del self.flows[name]
+        live = dict.fromkeys(entry.flow.name for entry in self.executions())
+        for name in [name for name in self.flows if name not in live]:
+            del self.flows[name]
 
     def _drop_idle_groups(self) -> None:
         self._new_groups = 0
-        for name, group in list(self.groups.items()):
-            if not group.in_flight and not group.waiting:
-                self.ordering.drop(group)
-                del self.groups[name]
+        live = dict.fromkeys(entry.group.name for entry in self.executions())
+        for name in [name for name in self.groups if name not in live]:
+            self.ordering.drop(self.groups.pop(name))
 
     @staticmethod
     def lane_key(entry: Entry) -> str:
@@ -343,13 +343,12 @@ class Executions:
         if flow.limit is not None and not flow.full:
             self._unblock(flow)
         group.in_flight -= 1
-        group.waiting += 1
         if group.limit is not None and not group.full:
             self.ordering.refresh_group(group)
 
     def _calm(self) -> None:
-        free = self.rate is None and not self.breakers.table and not self.holds
-        self.calm = free and self.budget.full and self.closed is None
+        free = self.rate is None and not self.breakers.table and not self.holds and self.budget.full
+        self.calm = free and self.closed is None and self.seats.taken <= self.seats.limit
 
     def _unblock(self, flow: Flow) -> None:
         for queue in flow.queues:

@@ -85,8 +85,6 @@ def _seats(core: Machine, entries: list[Entry], now: int) -> None:
         count = sum(entry.group is group for entry in flying)
         _require(group.in_flight == count, "L3", f"type {group.name} counts {group.in_flight}, has {count} in flight")
         _require(group.limit is None or count <= group.limit, "L3", f"type {group.name} is over its seats")
-        waiting = sum(entry.group is group and not entry.phase.flying for entry in entries)
-        _require(group.waiting == waiting, "L3", f"type {group.name} counts {group.waiting} waiting, has {waiting}")
 
 
 def _capacity(core: Machine, entries: list[Entry], now: int) -> None:
@@ -99,7 +97,7 @@ def _capacity(core: Machine, entries: list[Entry], now: int) -> None:
     _require(admission.joined == joined, "L4", f"joined is {admission.joined}, there are {joined}")
     _require(joined <= core.config.max_joined, "L4", "over max_joined")
     for flow in core.flows.values():
-        count = sum(handle.flow is flow for handle in own)
+        count = sum(handle.flow is flow for handle in own) if flow.max_queued is not None else 0
         _require(flow.accepted == count, "L4", f"flow {flow.name} counts {flow.accepted}, has {count} accepted")
     for key, lane in core.lanes.table.items():
         if isinstance(lane, Lane):

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 class Joining(Answers):
     """Handles, and the ways in which a new call shares another's execution or takes it over."""
 
-    _tickets = 0
+    tickets = 0  # how many calls were accepted
     _since = 0  # from when the time-out of the call that is being submitted counts
 
     def _make(self, call: APICall[Any], epoch: Epoch | None, flow: Flow, now: int) -> Entry:
-        self._tickets = ticket = self._tickets + 1
+        self.tickets = ticket = self.tickets + 1
         timeout = call.timeout
         deadline = self._since + (self._timeout if timeout is None else nanoseconds(timeout))
         group = self._group(call.call_type)
         priority = call.priority
         level = self._level_of_zero if priority == 0 else self.level_of(priority)
-        entry = self._new_entry(call, ticket, place_of(now, ticket), level, deadline, flow, group)
+        entry = self._entry_class(self._owner, call, ticket, place_of(now, ticket), level, deadline, flow, group)
         if epoch is not None:
             entry.rare().epoch = epoch
         if call.not_before:
@@ -101,7 +101,6 @@ class Joining(Answers):
         """The newcomer takes over from the last in line, which is at once Overwritten: its place, rank and backoff."""
         entry = self._make(both, epoch, self._flow(call.flow), now)
         self.admission.entered(entry.flow)
-        entry.group.waiting += 1
         self.deadlines.add(entry)
         self._tie(entry, epoch)
         lane = self.lanes.lane(self.lane_key(pending))

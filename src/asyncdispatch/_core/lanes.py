@@ -98,6 +98,7 @@ class Lanes:
             return found
         lane = self.table[key] = Lane()
         if found is not None:
+            found.common = False
             lane.add(found)
             if found.call.effect is not READ:
                 lane.last_write = found.ticket

@@ -91,7 +91,6 @@ class Machine(Joining):
         """Into every table; from here on it has exactly one outcome (law L1)."""
         call = entry.call
         self.admission.entered(entry.flow)
-        entry.group.waiting += 1
         key, table = self.lane_key(entry), self.lanes.table
         if key in table:
             lane = self.lanes.lane(key)
@@ -253,7 +252,6 @@ class Machine(Joining):
             for queue in flow.queues:
                 self.ordering.refresh(queue, True)
         group.in_flight += 1
-        group.waiting -= 1
         if group.limit is not None and group.full:
             self.ordering.refresh_group(group)
         if self.rate is not None:

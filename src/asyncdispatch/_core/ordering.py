@@ -39,13 +39,15 @@ class Older:
 class FlowQueue:
     """The ready calls of one flow in one band. An entry stands here while its `at` says so (lazy deletion)."""
 
-    __slots__ = ("band", "blocked", "fifo", "flow", "last", "live", "older", "slot", "tag")
+    __slots__ = ("band", "blocked", "fifo", "flow", "free", "heap", "last", "live", "older", "slot", "tag")
 
     def __init__(self, band: Band, flow: Flow) -> None:
         self.band = band
         self.flow = flow
+        self.free = flow.limit is None and flow.max_queued is None and band.group.limit is None  # no quota to look at
         self.fifo: deque[Entry] = deque()
         self.older = Older(self)
+        self.heap = self.older.heap
         self.last = -1  # rank of the last entry appended
         self.live = 0
         self.slot = -1
@@ -54,7 +56,7 @@ class FlowQueue:
 
     def head(self) -> Entry | None:
         """The oldest live entry; dead ones before it are dropped."""
-        fifo, heap = self.fifo, self.older.heap
+        fifo, heap = self.fifo, self.heap
         while fifo and fifo[0].at is not self:
             fifo.popleft()
         if not fifo:
@@ -71,17 +73,17 @@ class FlowQueue:
         """All live entries, in no particular order."""
         yield from (entry for entry in self.fifo if entry.at is self)
         seen: dict[int, None] = {}
-        for rank, _, entry in self.older.heap:
+        for rank, _, entry in self.heap:
             if entry.at is self.older and entry.rank == rank and entry.ticket not in seen:
                 seen[entry.ticket] = None
                 yield entry
 
     def compact(self) -> None:
         """Drop dead entries once they are more than the live ones (half of the memory at most, P7)."""
-        if len(self.fifo) + len(self.older.heap) <= 2 * self.live + 8:
+        if len(self.fifo) + len(self.heap) <= 2 * self.live + 8:
             return
         self.fifo = deque(entry for entry in self.fifo if entry.at is self)
-        heap = self.older.heap
+        heap = self.heap
         heap[:] = [item for item in heap if item[2].at is self.older and item[2].rank == item[0]]
         heapify(heap)
 
@@ -108,13 +110,12 @@ class Band:
 class Group:
     """One call type: its seats, and its bands by level. Skipped as a whole while its seats are taken."""
 
-    __slots__ = ("bands", "in_flight", "limit", "name", "usual", "waiting")
+    __slots__ = ("bands", "in_flight", "limit", "name", "usual")
 
     def __init__(self, name: str, limit: int | None, levels: int) -> None:
         self.name = name
         self.limit = limit
         self.in_flight = 0
-        self.waiting = 0  # executions not in flight
         self.usual = 0  # ns that an attempt usually takes, smoothed over about eight
         self.bands: list[Band | None] = [None] * levels
 
@@ -157,7 +158,7 @@ class Ordering:
             queue.last = rank
             entry.at = queue
         else:
-            heappush(queue.older.heap, (rank, entry.ticket, entry))
+            heappush(queue.heap, (rank, entry.ticket, entry))
             entry.at = queue.older
         queue.live += 1
         self.ready += 1
@@ -209,7 +210,7 @@ class Ordering:
         else:
             assert type(at) is Older
             queue = at.queue
-            heappop(queue.older.heap)
+            heappop(queue.heap)
         band = queue.band
         queue.live -= 1
         self.ready -= 1
@@ -227,40 +228,39 @@ class Ordering:
         None, taking nothing. Held equal to the two by the property tests."""
         keys = self._keys
         if len(keys) == 1:
-            best, band = keys[0], self._bands[0]
+            band = self._bands[0]
         elif keys:
-            best = min(keys)
-            band = self._bands[keys.index(best)]
+            band = self._bands[keys.index(min(keys))]
         else:
             return None
-        if best >= NEVER:
-            return None
-        group, tags = band.group, band.tags
+        tags, heads = band.tags, band.heads
         alone = len(tags) == 1
-        queue = band.queues[0 if alone else tags.index(min(tags))]
-        fifo = queue.fifo
-        if queue.live == 1 or queue.older.heap:
+        if alone:
+            queue = band.queues[0]
+        elif tags:
+            queue = band.queues[tags.index(min(tags))]
+        else:
             return None
-        entry, follower = fifo[0], fifo[1]
+        fifo = queue.fifo
+        if queue.live == 1 or queue.heap:
+            return None
+        entry, second = fifo[0], fifo[1]
         if (
-            entry.at is not queue
-            or follower.at is not queue
+            not entry.common
             or entry.more is not None
-            or entry.deadline - now <= 2 * group.usual
-            or queue.flow.limit is not None
-            or group.limit is not None
+            or entry.at is not queue
+            or second.at is not queue
+            or entry.deadline - now <= 2 * band.group.usual
         ):
             return None
         fifo.popleft()
         entry.at = None
         queue.live -= 1
         self.ready -= 1
-        tag = queue.tag
-        if tag > band.service:
-            band.service = tag
-        queue.tag = tags[queue.slot] = tag + queue.flow.increment
-        heads = band.heads
-        heads[queue.slot] = rank = follower.rank
+        slot = queue.slot
+        band.service = tag = queue.tag
+        queue.tag = tags[slot] = tag + queue.flow.increment
+        heads[slot] = rank = second.rank
         keys[band.slot] = (rank if alone else min(heads)) + band.offset
         return entry
 

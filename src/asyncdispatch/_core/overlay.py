@@ -67,7 +67,7 @@ class Objects:
     def __init__(self, max_unobserved: int, age: int) -> None:
         self.table: dict[str, Known] = {}
         self.count = 0  # own writes not yet seen, a gauge
-        self.ended = 0  # how many writes have ended
+        self.ended = 0  # how many writes have ended that are, or were, to be shown
         self.wanted: list[ReadWanted] = []
         self.timer = 0
         self._max = max_unobserved
@@ -118,11 +118,13 @@ class Objects:
     # -- own writes (law L18) -----------------------------------------------------------------------------------
 
     def completed(self, lane: str, call: APICall[Any], ticket: int, version: int | None, answer: Any, now: int) -> None:
+        self.ended += 1
         write = OwnWrite(call, ticket, self.ended, version, now)
         write.answer = answer
         self._record(lane, write)
 
     def doubtful(self, lane: str, call: APICall[Any], ticket: int, now: int) -> None:
+        self.ended += 1
         self._record(lane, OwnWrite(call, ticket, self.ended, None, now))
 
     def settle_doubt(self, lane: str, ticket: int) -> None:

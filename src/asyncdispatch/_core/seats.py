@@ -58,14 +58,10 @@ class Flow:
         self.limit = quota.max_in_flight
         self.max_queued = quota.max_queued
         self.increment = round(TAG_UNIT / quota.weight)
-        self.accepted = 0  # handles without an outcome, joiners aside
+        self.accepted = 0  # handles without an outcome, joiners aside; counted only under a `max_queued`
         self.in_flight = 0
         self.queues: list[FlowQueue] = []  # where it has calls ready
 
     @property
     def full(self) -> bool:
         return self.limit is not None and self.in_flight >= self.limit
-
-    @property
-    def idle(self) -> bool:
-        return not self.accepted and not self.in_flight and not self.queues

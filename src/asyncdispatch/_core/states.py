@@ -118,8 +118,8 @@ TRANSITIONS: dict[CallState, tuple[CallState, ...]] = {
     JOINED: (SUCCEEDED, FAILED, SKIPPED, OVERWRITTEN, EXPIRED, CANCELLED),
     **dict.fromkeys(TERMINAL, ()),
 }
-"""Which state may follow which. `Entry.move` is the only writer of a phase and knows no other transition; the short ways
-of common calls (short.py) write three of them, which are checked against this table at import."""
+"""Which state may follow which. `Entry.move` is the only writer of a phase and knows no other transition; the short
+ways of common calls (short.py) write three of them, which are checked against this table at import."""
 
 for _index, _state in enumerate(CallState):
     _state.bit = 1 << _index
@@ -165,6 +165,7 @@ class Entry:
         "attempts",  # entries into execute
         "bucket",  # of the handle's deadline
         "call",  # what is executed: merged, rebased or decided again, it is replaced
+        "common",  # nothing binds it, and it is alone in its lane: short ways are open to it (see short.py)
         "deadline",  # ns; of the handle
         "ended",  # ns; when the handle was settled
         "flow",
@@ -193,6 +194,7 @@ class Entry:
     ) -> None:
         self.owner = owner
         self.call = call
+        self.common = False
         self.ticket = ticket
         self.accepted = self.rank = place
         self.level = level
