@@ -84,10 +84,19 @@ def signal_of(verdict: Verdict, error: BaseException) -> Signal:
 
 
 def signature_of(verdict: Verdict, error: BaseException) -> Hashable:
-    """Equal for errors that won't pass by themselves when they come again (rule R12): a 500 without Retry-After."""
-    if verdict.kind in (RETRY, RECONCILE) and getattr(error, "status", None) == 500 and verdict.retry_after is None:
-        return (500, str(error))
-    return None
+    """Equal for errors that won't pass by themselves when they come again (rule R12): a 500 without Retry-After.
+
+    None for other errors, and for a 500 that is known to pass: an etcd without a leader, a webhook that is restarted.
+    """
+    if verdict.kind not in (RETRY, RECONCILE) or getattr(error, "status", None) != 500:
+        return None
+    answered = api_error_of(error)
+    if answered is None or verdict.retry_after is not None or any(sign in answered.message for sign in _PASSING):
+        return None
+    return (500, answered.message)
+
+
+_PASSING = ("etcdserver: ", "failed calling webhook")
 
 
 # -- the API server's table -------------------------------------------------------------------------------------------
@@ -116,6 +125,7 @@ def _by_message(error: ApiError, call: Call) -> Verdict | None:
     if error.status >= 400 and error.too_large:
         return Verdict(PERMANENT, reason=str(error))
     if error.status >= 500 and "failed calling webhook" in error.message:
+        # The webhook is asked before anything is stored.
         return Verdict(RETRY, retry_after=error.retry_after, reason=str(error))
     return None
 
@@ -128,6 +138,7 @@ def _permanent(error: ApiError, call: Call) -> Verdict:
 
 
 def _unauthorized(error: ApiError, call: Call) -> Verdict:
+    """401, and a proxy's own 407: nothing was looked at, and nothing will be until the credentials are others (R4)."""
     return Verdict(HOLD, scope=call.scope, reason=str(error))
 
 
@@ -190,11 +201,15 @@ _ROWS: dict[int, Callable[[ApiError, Call], Verdict]] = {
     401: _unauthorized,
     403: _forbidden,
     404: _not_found,
+    407: _unauthorized,
     # A proxy that gave up waiting for somebody: no word of what the server did.
     408: _server_fault,
     409: _conflict,
     422: _invalid,
     429: _too_many,
+    # What the server does not do at all, under a code of its own fault (rule R12).
+    501: _permanent,
+    505: _permanent,
 }
 
 

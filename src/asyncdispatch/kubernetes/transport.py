@@ -312,6 +312,7 @@ def transport_error_of(error: BaseException, request: str = "", *, sent: bool = 
     if isinstance(error, TransportError):
         return error
     certificate = isinstance(error, (aiohttp.ClientConnectorCertificateError, aiohttp.ServerFingerprintMismatch))
+    certificate |= isinstance(error, aiohttp.ClientHttpProxyError) and error.status == 407
     sent = sent and not certificate and not isinstance(error, _NOT_SENT)
     if isinstance(error, TimeoutError):
         if sent:
