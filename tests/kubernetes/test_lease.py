@@ -6,10 +6,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from asyncdispatch import Dispatcher, StaleContext
+from asyncdispatch import Dispatcher, DispatcherClosed, StaleContext
 from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.kubernetes import Cluster, Lease, LeaseState
 from asyncdispatch.outcomes import Cancelled, Expired, Succeeded
+from asyncdispatch.testing import EmbeddedAPIServer
 from tests.cases.support import config_map, hold_loop, now, sent
 
 PATH = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/leader"
@@ -167,6 +168,25 @@ async def test_waiting_can_be_cancelled(server, cluster):
     await asyncio.sleep(60)
     ours = [record for record in server.audit[looks:] if lease.identity in str(record.body)]
     assert not ours
+
+
+async def test_nobody_there_when_it_comes(server, cluster):
+    """Acquired for a dispatcher that has closed meanwhile, it is given back at once."""
+    async with lease_of(cluster) as lease:
+        async with Dispatcher() as dispatcher:
+            pass
+        with pytest.raises(DispatcherClosed):
+            async with lease.leadership(dispatcher):
+                pass
+        await asyncio.sleep(1)
+        assert lease.state is LeaseState.IDLE
+        assert holder(server) == ""
+
+
+async def test_over_tls():
+    """Its own connections trust what the client trusts."""
+    async with EmbeddedAPIServer(auto_namespaces=True, tls=True) as server, led(Cluster(server.api_client())) as parts:
+        assert parts[0].is_leader
 
 
 async def test_a_context_ended_by_hand_ends_the_term(server, cluster):

@@ -54,6 +54,10 @@ class Terms:
             except Exception:
                 log.exception("the context of %s could not be ended; its time will end it", self._ref)
 
+    def __bool__(self) -> bool:
+        """Somebody works under it."""
+        return bool(self._contexts)
+
     def quiet(self) -> bool:
         """Nothing that was sent under this term is under way any more, as far as its dispatchers know."""
         return all(_quiet(dispatcher, context) for dispatcher, context in self._contexts.items())

@@ -166,8 +166,8 @@ class Lease:
             return self._terms.begin(dispatcher, self._election.valid_until)
         finally:
             self._waiting -= 1
-            if not self._waiting and self._election.state is LeaseState.CANDIDATE:
-                elector.release()
+            if not self._waiting and not self._terms:
+                elector.release()  # nobody works under it, nor waits to
 
     def _tell(self, change: Change) -> None:
         extra = {"lease": str(self.ref), "identity": self.identity, "reason": change.reason}
