@@ -334,6 +334,18 @@ async def test_fenced_delete_in_doubt(world: World) -> None:
     assert world.written("delete") == 2
 
 
+async def test_delete_in_doubt_of_what_is_dying(world: World) -> None:
+    """What waits for its finalizers counts as deleted; the answer is the object as it is now."""
+    pod = world.pod()
+    await world.bare.patch_namespaced_pod("p", "default", {"metadata": {"finalizers": ["example.com/f"]}})
+    m = world.module
+    options = m.V1DeleteOptions(preconditions=m.V1Preconditions(uid=pod["metadata"]["uid"]))
+    world.server.fail(times=1, status=500, applied=True, method="DELETE")
+    deleted = await world.v1.delete_namespaced_pod("p", "default", body=options)
+    assert deleted.metadata.deletion_timestamp is not None
+    assert [record.method for record in world.server.audit] == ["PATCH", "DELETE", "GET"]
+
+
 async def test_pushback_is_waited_out(world: World) -> None:
     """A 429 of the server costs time, not an error."""
     world.pod()
@@ -436,20 +448,12 @@ async def test_cancelling_the_caller(world: World) -> None:
 # -- credentials ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_token_is_read_when_the_request_starts(world: World) -> None:
-    """One that was replaced while the call waited counts."""
-    world.pod()
-    heard: list[str] = []
-    configuration = world.client.configuration
-    configuration.api_key["BearerToken"] = "old"
-    world.server.fail(times=1, status=401, method="GET")
+def listen(world: World) -> list[str | None]:
+    """The tokens of the requests from now on."""
+    heard: list[str | None] = []
 
-    async def replace() -> None:
-        await asyncio.sleep(0.05)
-        configuration.api_key["BearerToken"] = "new"
-
-    async def note(app: Any, context: Any, params: Any) -> None:
-        heard.append(params.headers["Authorization"])
+    async def note(session: Any, context: Any, params: Any) -> None:
+        heard.append(params.headers.get("Authorization"))
 
     trace = aiohttp.TraceConfig()
     trace.on_request_start.append(note)
@@ -458,9 +462,31 @@ async def test_a_token_is_read_when_the_request_starts(world: World) -> None:
     if rest.pool_manager is None:
         rest.pool_manager = rest._create_pool_manager()
     rest.pool_manager._trace_configs.append(trace)
+    return heard
+
+
+async def test_a_token_is_read_when_the_request_starts(world: World) -> None:
+    """One that was replaced while the call waited counts."""
+    world.pod()
+    tokens = world.client.configuration.api_key
+    tokens["BearerToken"] = "old"
+    world.server.fail(times=1, status=401, method="GET")
+    heard = listen(world)
+
+    async def replace() -> None:
+        await asyncio.sleep(0.05)
+        tokens["BearerToken"] = "new"
+
     await asyncio.gather(world.v1.read_namespaced_pod("p", "default"), replace())
-    assert heard[0] == "old"
-    assert heard[-1] == "new"
+    assert heard == ["old", "new"]
+
+
+async def test_a_stream_has_its_token(world: World) -> None:
+    """What passes through goes out with the client's credentials."""
+    world.client.configuration.api_key["BearerToken"] = "token"
+    heard = listen(world)
+    await world.flavour.raw(world.v1, "list_namespaced_pod", "default", watch=True, timeout_seconds=1)
+    assert heard == ["token"]
 
 
 async def test_credentials_that_fail(world: World) -> None:
@@ -559,6 +585,35 @@ async def test_options_by_call_type(world: World, seen: Seen) -> None:
         await v1.patch_namespaced_pod("p", "default", LABEL)
     await world.v1.patch_namespaced_pod("p", "default", LABEL)
     assert [call.priority for call in seen.calls] == [3, 0, 4, 0]
+
+
+async def test_ordered_is_for_reads(world: World, seen: Seen) -> None:
+    """A block may hold both: it counts for the reads in it."""
+    world.pod()
+    with world.client.options(ordered=True):
+        await world.v1.patch_namespaced_pod("p", "default", LABEL)
+        await world.v1.read_namespaced_pod("p", "default")
+    assert [call.ordered for call in seen.calls] == [False, True]
+
+
+async def test_whose_credentials(world: World, seen: Seen) -> None:
+    """Calls are held by the client whose credentials they use, unless told otherwise."""
+    world.pod()
+    await world.v1.read_namespaced_pod("p", "default")
+    with world.client.options(scope="tenant"):
+        await world.v1.read_namespaced_pod("p", "default")
+    assert [call.scope for call in seen.calls] == [world.api_client, "tenant"]
+
+
+async def test_a_bind_ends_with_its_node(world: World) -> None:
+    """A node that is gone takes the binds to it along."""
+    world.pod()
+    world.server.latency = 5
+    task = asyncio.ensure_future(world.bind())
+    await asyncio.sleep(1)
+    assert world.dispatcher.forget(ObjectRef("v1", "Node", None, "n1"), "node is gone") == 1
+    with pytest.raises(CallCancelled, match="node is gone"):
+        await task
 
 
 async def test_the_priority_of_a_pod(world: World, seen: Seen) -> None:
