@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import ssl
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from asyncdispatch import ConfigurationError, Dispatcher, ObjectRef
 from asyncdispatch.kubernetes import Cluster
 from asyncdispatch.testing import ControlPlane, ControlPlaneError, Role
 from asyncdispatch.testing.controlplane.binaries import DEFAULT_VERSION, assets_folder
+from asyncdispatch.testing.controlplane.ports import free_port
 
 GONE_TIMEOUT = 5.0
 
@@ -252,6 +254,18 @@ async def test_a_cancelled_start_leaves_nothing() -> None:
         await starting
     assert not [pid for pid in pids if pid is None or alive(pid)]
     assert not folder.exists()
+
+
+async def test_a_port_that_was_taken_meanwhile_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others start things too: it tries again with other ports, for whichever of its programs."""
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        taken = busy.getsockname()[1]
+        first_two = iter([taken, free_port(), free_port(), free_port(), free_port(), free_port(), taken, free_port()])
+        monkeypatch.setattr("asyncdispatch.testing.controlplane.plane.free_port", lambda: next(first_two, free_port()))
+        async with ControlPlane() as own:
+            assert (await own.request("GET", "/readyz")).status == 200
+            assert str(taken) not in own.url + own.etcd_url
+        assert next(first_two, None) is None
 
 
 async def test_an_error_in_the_body_keeps_the_logs() -> None:

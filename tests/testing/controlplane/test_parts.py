@@ -1,9 +1,15 @@
 """The pieces of a control plane that need none: where programs are, flags, ports, roles, one program's life."""
 
+import asyncio
 import json
 import os
+import select
+import shutil
+import signal
 import socket
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -159,6 +165,50 @@ async def test_a_part_that_ends_shows_its_log(tmp_path: Path) -> None:
     with pytest.raises(ControlPlaneError) as quiet:
         await part(tmp_path, "exit 1", serves=False).start()
     assert type(quiet.value) is ControlPlaneError
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="the system has no setpriv, which Linux systems have")
+def test_a_part_dies_with_a_process_that_is_killed(tmp_path: Path) -> None:
+    """kill -9 of the tests, or a plain kill, leaves no servers behind."""
+    script = f"""
+import asyncio, os, signal, sys
+from pathlib import Path
+from tests.testing.controlplane.test_parts import part
+
+async def main():
+    running = part(Path({str(tmp_path)!r}), "exec sleep 60", serves=True)
+    await running.start()
+    print(running.pid, flush=True)
+    sys.stdin.read(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as tests:
+        assert tests.stdin is not None
+        assert tests.stdout is not None
+        process = os.pidfd_open(int(tests.stdout.readline()))
+        try:
+            tests.stdin.write("\n")
+            tests.stdin.flush()
+            ended, _, _ = select.select([process], [], [], 30)
+            assert ended
+        finally:
+            os.close(process)
+        assert tests.wait() == -signal.SIGKILL
+
+
+async def test_a_part_that_ends_is_noticed_while_nobody_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when another program listens on its port, and says nothing."""
+    monkeypatch.setattr("asyncdispatch.testing.controlplane.part._PROBE_TIMEOUT", 0.05)
+    silence = asyncio.Event()
+    made = program(tmp_path, "exit 1")
+    ended = Part(made, dict, silence.wait, flags=(), log=tmp_path / "log", start_timeout=60)
+    with pytest.raises(ControlPlaneError, match="program ended while it started"):
+        await ended.start()
 
 
 async def test_a_part_that_never_serves_is_killed(tmp_path: Path) -> None:

@@ -101,7 +101,9 @@ def build(version: str | None, sources: Path) -> None:
         go, environ = _find_go(missing)
         names = ", ".join(f"{program.name} {program.version}" for program in missing)
         print(f"Building {names} into {folder}")
-        print("The first time this takes 5 to 10 minutes on two processors, and 3 GB in Go's own caches.", flush=True)
+        print(
+            "The first time this takes 3 to 5 minutes on two idle processors, and 3 GB in Go's own caches.", flush=True
+        )
         started = time.monotonic()
         for program in missing:
             _build_one(program, folder, go, environ)

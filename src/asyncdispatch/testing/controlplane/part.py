@@ -18,6 +18,8 @@ __all__ = ["Part", "PortTaken", "merge_flags"]
 
 _POLL = 0.02
 """Seconds between two looks at a program that starts or stops."""
+_PROBE_TIMEOUT = 5.0
+"""Seconds that a program may take to say whether it serves; whoever else has its port may never answer."""
 _TAIL = 15
 """Lines of the log that an error shows."""
 
@@ -98,8 +100,9 @@ class Part:
                 kind = PortTaken if "address already in use" in tail else ControlPlaneError
                 raise kind(f"{self.program.name} ended while it started\n{tail}")
             try:
-                if await self._ready():
-                    return
+                async with asyncio.timeout(_PROBE_TIMEOUT):
+                    if await self._ready():
+                        return
             except (OSError, aiohttp.ClientError):
                 pass
             await asyncio.sleep(_POLL)

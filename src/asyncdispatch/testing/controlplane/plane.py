@@ -267,22 +267,29 @@ class ControlPlane(ObjectHelpers):
     def _headers(self, role: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.token(role)}"}
 
+    @property
+    def _etcd_name(self) -> str:
+        return self._folder.name if self._folder is not None else ""
+
     def _etcd_flags(self) -> dict[str, str]:
         peers = f"http://127.0.0.1:{self._port('etcd peers')}"
         return {
-            "name": "test",
+            "name": self._etcd_name,
             "data-dir": f"{self._folder}/etcd",
             "listen-client-urls": self.etcd_url,
             "advertise-client-urls": self.etcd_url,
             "listen-peer-urls": peers,
             "initial-advertise-peer-urls": peers,
-            "initial-cluster": f"test={peers}",
+            "initial-cluster": f"{self._etcd_name}={peers}",
             "unsafe-no-fsync": "true",
         }
 
     async def _etcd_ready(self) -> bool:
-        async with aiohttp.ClientSession(self.etcd_url) as http, http.get("/health") as response:
-            return response.status == 200
+        # By its name, which is its own: another control plane's etcd may have been quicker to take the port.
+        url = f"{self.etcd_url}/v3/cluster/member/list"
+        async with self._session().post(url, json={}) as response:
+            told = await response.json(content_type=None) if response.status == 200 else {}
+            return any(member.get("name") == self._etcd_name for member in told.get("members", ()))
 
     def _apiserver_flags(self) -> dict[str, str]:
         files = self._certificates
@@ -300,6 +307,8 @@ class ControlPlane(ObjectHelpers):
             "service-account-signing-key-file": str(files.signing_key),
             "service-cluster-ip-range": "10.0.0.0/24",
             "endpoint-reconciler-type": "none",
+            # Without it an open watch holds up the end of a server that was asked to stop.
+            "shutdown-watch-termination-grace-period": "1s",
             # No controller makes service accounts here.
             "disable-admission-plugins": "ServiceAccount",
         }
