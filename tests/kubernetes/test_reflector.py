@@ -188,7 +188,7 @@ async def test_a_watch_that_ends_goes_on_from_the_last_version(server, cluster):
         await asyncio.sleep(1)
         assert versions(pods) == truth(server)
         await asyncio.sleep(900)
-        assert [record.query["limit"] for record in server.audit if record.verb == "list"] == ["200", "1"]
+        assert [record.query["limit"] for record in server.audit if record.verb == "list"] == ["100", "1"]
         assert 4 <= len(verbs(server, "watch")) <= 6
 
 

@@ -56,7 +56,9 @@ def test_a_list_is_the_store_and_tells_the_differences(store: Store) -> None:
     assert (new.type, new.old) == ("ADDED", None)
     assert held(store) == {"b": "12", "c": "13"}
     assert store.version == "14"
+    before = dict(store.objects)
     assert listed(store, 15, obj("b", 12), obj("c", 13)) == []
+    assert all(store.objects[key] is kept for key, kept in before.items()), "what has not changed stays the same object"
 
 
 def test_a_list_with_another_uid_of_a_name(store: Store) -> None:

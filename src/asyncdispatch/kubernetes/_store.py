@@ -37,7 +37,11 @@ class WatchEvent:
 
 
 class Listing:
-    """A list that is under way, beside the store that it will replace."""
+    """A list that is under way, beside the store that it will replace.
+
+    An object that has not changed stays the one that is held already, so that a new list of much the same costs hardly
+    any memory, and the garbage collector has nothing new to look through.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -48,12 +52,14 @@ class Listing:
         """A page more."""
         for obj in items:
             key = self._store.prepare(obj)
-            self.objects[key] = obj
             old = self._store.objects.get(key)
             if old is None or _uid(old) != _uid(obj):
                 self.changes.append(WatchEvent("ADDED", obj))
             elif _version(old) != _version(obj):
                 self.changes.append(WatchEvent("MODIFIED", obj, old))
+            else:
+                obj = old
+            self.objects[key] = obj
 
 
 class Store:

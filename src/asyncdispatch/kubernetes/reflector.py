@@ -118,7 +118,7 @@ class Reflector:
         plural: str | None = None,
         dispatcher: Dispatcher | None = None,
         handlers: tuple[Handler, ...] = (),
-        page_size: int = 200,
+        page_size: int = 100,
         max_objects: int = 100_000,
         idle_limit: float = 90.0,
         check_interval: float = 600.0,
