@@ -41,6 +41,7 @@ from asyncdispatch.errors import (
 )
 from asyncdispatch.handles import CallHandle
 from asyncdispatch.outcomes import Expired
+from asyncdispatch.rollout.rules import Rollout
 from asyncdispatch.statistics import DispatcherStatistics, DrainReport, Mode, Totals, take_statistics
 
 if TYPE_CHECKING:
@@ -72,16 +73,19 @@ class Dispatcher(Closing, Observing):
         self,
         config: DispatcherConfig = DispatcherConfig(),
         *,
-        rollout: None = None,
+        rollout: Rollout | None = None,
         registry: None = None,
         observers: Sequence[Any] = (),
     ) -> None:
         if not isinstance(config, DispatcherConfig):
             raise ConfigurationError("config", config, "must be a DispatcherConfig")
-        for name, value in (("rollout", rollout), ("registry", registry)):
-            if value is not None:
-                raise ConfigurationError(name, value, "must be None in this version")
+        if rollout is not None and not isinstance(rollout, Rollout):
+            raise ConfigurationError("rollout", rollout, "must be a Rollout or None")
+        if registry is not None:
+            raise ConfigurationError("registry", registry, "must be None in this version")
         self.config = config
+        self.rollout = rollout
+        self._admits = None if rollout is None else rollout.admits
         self.contexts = Contexts(self)
         self._core = DispatchCore(config, CallHandle, self)
         self._delays = Delays(config.retry, random.Random())
@@ -141,11 +145,14 @@ class Dispatcher(Closing, Observing):
     def submit(self, call: APICall[T]) -> CallHandle[T]:
         """Accept the call or refuse it at once; never waits. Always a new handle, for a joiner too.
 
-        Raises `Backpressure` (no room), `StaleContext`, `AsyncDisabled` (mode DRAINING or SYNC), `DispatcherClosed`,
-        `MergeFailed`, or `ConfigurationError` for a call that can't be meant. A refused call leaves no trace.
+        Raises `Backpressure` (no room), `StaleContext`, `AsyncDisabled` (mode DRAINING or SYNC, or outside of the
+        rollout), `DispatcherClosed`, `MergeFailed`, or `ConfigurationError` for a call that can't be meant. A refused
+        call leaves no trace.
         """
         if self._mode is not ASYNC:
             raise AsyncDisabled(f"mode is {self._mode.value}: use dispatch or run, which know how to wait")
+        if self._admits is not None and self._outside(call):
+            raise AsyncDisabled("outside of the rollout (see rollout.explain): use dispatch or run")
         if self._state or asyncio._get_running_loop() is not self._loop:
             self._check_loop()
         core, pool = self._core, self._pool
@@ -176,6 +183,8 @@ class Dispatcher(Closing, Observing):
     async def dispatch(self, call: APICall[T]) -> CallHandle[T]:
         """As `submit` in mode ASYNC; in SYNC it returns once the outcome is there; in DRAINING it waits for either.
 
+        A call outside of the rollout is treated as in SYNC.
+
         Raises what `submit` raises, but `DeadlineExpired` instead of `AsyncDisabled` if it drains for longer than the
         call has time. Cancelling it while it waits in SYNC cancels the call.
         """
@@ -183,14 +192,21 @@ class Dispatcher(Closing, Observing):
             self._check_loop()
             validate_call(call)
             await self._mode_settled(call, self._now(), self._deadline(call))
+        outside = self._admits is not None and self._outside(call)
         handle = self._submit(call, None)
-        if self._mode is Mode.SYNC:
+        if outside or self._mode is Mode.SYNC:
             try:
                 await handle.outcome()
             except asyncio.CancelledError:
                 handle.cancel("dispatch was cancelled")
                 raise
         return handle
+
+    def _outside(self, call: APICall[Any]) -> bool:
+        """True if the rollout leaves it out."""
+        self._check_loop()
+        validate_call(call)
+        return self._admits is not None and not self._admits(call)
 
     async def run(self, call: APICall[T]) -> T:
         """Wait for room, then for the result. The call's time-out counts from here. Cancelling it cancels the call."""

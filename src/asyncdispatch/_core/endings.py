@@ -9,7 +9,7 @@ from asyncdispatch._core.lanes import Lane
 from asyncdispatch._core.parking import Hold, LaterScope
 from asyncdispatch._core.states import _OUTCOME_STATES, IN_FLIGHT, QUEUED, READ, STOPPING, Entry, More
 from asyncdispatch.calls import Verdict, VerdictKind
-from asyncdispatch.errors import PrerequisiteFailed
+from asyncdispatch.errors import OutcomeError, PrerequisiteFailed
 from asyncdispatch.outcomes import Cancelled, Expired, Failed, Overwritten, Skipped, Succeeded
 
 
@@ -320,4 +320,4 @@ def _error_of(name: str, outcome: Any) -> BaseException:
     """Why a requirement failed: the error of its call, or what became of it."""
     if isinstance(outcome, Failed):
         return outcome.error
-    return RuntimeError(f"prerequisite {name!r} ended as {type(outcome).__name__}: {outcome}")
+    return OutcomeError(f"prerequisite {name!r} ended as {type(outcome).__name__}: {outcome}", outcome)
