@@ -14,7 +14,7 @@ from asyncdispatch import Dispatcher, Effect, RetryPolicy, Verdict, VerdictKind
 from asyncdispatch.kubernetes import DispatchingApiClient
 from asyncdispatch.kubernetes._requests import place_of, snake
 from asyncdispatch.testing import EmbeddedAPIServer
-from tests.kubernetes.dispatching_world import Seen
+from tests.kubernetes.dispatching.world import Seen
 
 VERBS = {"create", "read", "list", "replace", "patch", "delete", "get", "connect"}
 STREAMED = re.compile(r"connect_.*_(attach|exec|portforward|proxy)(_with_path)?|log_file_\w*handler")
