@@ -3,12 +3,15 @@
 import asyncio
 import logging
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 
 import pytest
 
-from asyncdispatch import Dispatcher, DispatcherClosed, StaleContext
+from asyncdispatch import Dispatcher, DispatcherClosed, ObjectRef, StaleContext
 from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.kubernetes import Cluster, Lease, LeaseState
+from asyncdispatch.kubernetes._election import Kind, Record, Request
+from asyncdispatch.kubernetes._elector import body_of
 from asyncdispatch.outcomes import Cancelled, Expired, Succeeded
 from asyncdispatch.testing import EmbeddedAPIServer
 from tests.cases.support import config_map, hold_loop, now, sent
@@ -358,6 +361,18 @@ async def test_entered_once(server, cluster):
         with pytest.raises(ConfigurationError, match="once"):
             async with lease:
                 pass
+
+
+def test_each_renewal_is_a_change():
+    """Also if the wall clock stands still or has jumped back: who waits would not see what changes nothing."""
+    wall = datetime(2026, 1, 2, tzinfo=UTC)
+    base = Record(
+        {"metadata": {"uid": "u"}, "spec": {"holderIdentity": "me", "renewTime": "2026-01-02T00:00:00.000000Z"}}
+    )
+    ref = ObjectRef("coordination.k8s.io/v1", "Lease", "ns", "leader")
+    body = body_of(Request(Kind.RENEW, 0, 1, base), ref, "me", 15, wall)
+    assert body["spec"]["renewTime"] == "2026-01-02T00:00:00.000001Z"
+    assert "acquireTime" not in body["spec"]
 
 
 async def test_two_of_one_process_are_rivals(server, cluster):

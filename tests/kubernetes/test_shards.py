@@ -182,6 +182,25 @@ async def test_no_new_shards_while_it_drains(server):
         await owning(second, 4)
 
 
+async def test_a_shard_lost_while_it_drains(server):
+    """It is free again at once, and is left to others: there will be nobody to work on it here."""
+    server.delay(9, when=lambda record: record.kind == "ConfigMap")
+    replica = await Replica(server, "a", total=2).__aenter__()
+    await owning(replica, 2)
+    obj = in_shard(replica.shards, 0)[0]
+    call = Cluster(server.api_client()).create(obj, context=replica.shards.context_of(obj))
+    replica.dispatcher.submit(call)
+    leaving = asyncio.create_task(replica.__aexit__(None, None, None))
+    await asyncio.sleep(0.5)
+    server.patch_object("Lease", {"spec": {"holderIdentity": None}}, "set-1", namespace="ns")
+    assert await replica.shards.changed(frozenset({0, 1})) == {0}
+    lost = now()
+    await asyncio.sleep(6 - 0.5)
+    assert replica.owned == {0}
+    assert not [record for record in server.audit if record.name == "set-1" and record.time > lost]
+    await leaving
+
+
 async def test_the_shard_of_an_object(server):
     """By namespace and name, however the object is given; or by what the key says."""
     shards = Cluster(server.api_client()).shards("set", "ns", total=16)
