@@ -30,7 +30,7 @@ REREAD = 60.0
 AHEAD = 60.0
 """Seconds before an expiry that is known at which the refresh begins; a fifth of the lifetime if that is less."""
 LEAST = 1.0
-"""Seconds between two refreshes at least, however often credentials are refused."""
+"""Seconds between two refreshes after refusals at least, however often credentials are refused."""
 AFTER_FAILURE = 10.0
 """Seconds after a refresh that failed at which the next one is due."""
 RETIRED = 3_600.0
@@ -51,7 +51,7 @@ class Credentials:
         self._refreshing: asyncio.Task[None] | None = None
         self._retired: list[tuple[float, aiohttp.ClientSession]] = []
         self._refused = False
-        self._loaded_at = _now()
+        self._reread_at = -math.inf  # when a refusal last had them read anew
         self.generation = 0
         """Counted up by every refresh that went well: tells whether a refusal was of the present credentials."""
         self._apply_token(access)
@@ -84,7 +84,7 @@ class Credentials:
         """The server, or we the server, did not accept what `generation` was: read it anew, once."""
         if generation != self.generation or self._refused:
             return
-        self._due_at = max(_now(), self._loaded_at + LEAST)
+        self._due_at = max(_now(), self._reread_at + LEAST)
         self._refused = True
         if self.due:
             self._begin()
@@ -117,19 +117,19 @@ class Credentials:
             # Texts of others may repeat what they read, so that only their kind is told.
             why = str(error) if isinstance(error, ConfigurationError) else type(error).__name__
             log.warning("credentials could not be refreshed: %s", why, extra={"source": source, "reason": why})
-            self._due_at = self._loaded_at = _now()
-            self._due_at += AFTER_FAILURE
+            self._due_at = _now() + AFTER_FAILURE
         else:
             if (access.authorization, access.certificates) != (old.authorization, old.certificates):
                 log.info("credentials were refreshed", extra={"source": source})
             self._access = access
             self.generation += 1
             self._plan(access)
-        self._refused = False
+        if self._refused:
+            self._refused, self._reread_at = False, _now()
 
     def _plan(self, access: Access) -> None:
         """When to read again. Wall-clock times count only here and now: the clock may be set later (case J5)."""
-        now = self._loaded_at = _now()
+        now = _now()
         self._due_at = now + REREAD if access.rereads else math.inf
         self._expires_at = math.inf
         left = math.inf if access.expires is None else access.expires - time.time()
