@@ -499,7 +499,9 @@ class Dispatcher(Closing, Observing):
         if outcome.ambiguous:
             self._totals.ambiguous += 1
         if outcome.ambiguous or handle.state is FAILED:
-            log.warning(
+            harmless = handle.call.effect is READ  # often a question whether something is there
+            log.log(
+                logging.DEBUG if harmless else logging.WARNING,
                 "call %d ended: %s%s",
                 handle.ticket,
                 type(outcome).__name__,

@@ -96,6 +96,25 @@ def test_validity_can_be_extended_while_it_lasts() -> None:
     driver.finish()
 
 
+@pytest.mark.parametrize("why", ["delay", "backoff"])
+def test_a_wait_may_outlast_the_validity_that_renewals_move(why: str) -> None:
+    """L20, rule R7: only its deadline ends a call that starts too late; the end of its context may still be moved."""
+    driver = Driver()
+    context = driver.begin(valid_for=1.0)
+    entry = driver.submit(context=context, not_before=3.0 if why == "delay" else None)
+    if why == "backoff":
+        driver.start()
+        driver.fail(entry, RETRY, delay=3)
+    for _ in range(8):
+        assert not entry.done()
+        context.extend((driver.now + SECOND) / SECOND)
+        driver.advance(0.5)
+    assert driver.start() is entry
+    driver.succeed(entry)
+    driver.finish()
+
+
+
 def test_a_parents_end_ends_its_children() -> None:
     """L5: a lease above its Pods; an attempt's time-out is clipped to the lease's end."""
     driver = Driver()
@@ -165,12 +184,15 @@ def test_ending_in_backoff_resolves_at_once() -> None:
     driver.finish()
 
 
-def test_a_call_that_its_context_cannot_outlast_expires_at_once() -> None:
-    """L20: its earliest start is after the end of validity."""
+def test_a_call_that_its_context_does_not_outlast_ends_with_it() -> None:
+    """L5: its earliest start is after the end of validity, which nobody has moved."""
     driver = Driver()
     context = driver.begin(valid_for=1.0)
     entry = driver.submit(context=context, not_before=2.0)
-    assert driver.outcome(entry, Expired).where == "delayed"
+    driver.advance(0.9)
+    assert not entry.done()
+    driver.advance(0.2)
+    assert driver.outcome(entry, Cancelled).reason == "its validity is over"
     driver.finish()
 
 

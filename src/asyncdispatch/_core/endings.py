@@ -169,7 +169,8 @@ class Endings(Executions):
             self._tell(handle, now, *leaving(handle), going_on=handle is entry, sent=sent)
 
     def _expire_handles(self, entry: Entry, horizon: int, now: int) -> bool:
-        """Expire the handles of a waiting execution that end by `horizon`. True if that changed where it waits."""
+        """Expire the handles of a waiting execution whose deadline is over by `horizon`, when it can start at last, or
+        which end by now. True if that changed where it waits. The end of a context may still be moved (rule R7)."""
         if entry.more is None:
             if entry.deadline > horizon:
                 return False
@@ -177,7 +178,7 @@ class Endings(Executions):
             return True
         changed = False
         for handle in list(self.living(entry)):
-            if self.handle_limit(handle) <= horizon:
+            if handle.deadline <= horizon or self.handle_limit(handle) <= now:
                 self._depart(handle, now, Expired, entry.phase.value)
                 changed = True
         if changed:

@@ -76,7 +76,7 @@ class Joining(Answers):
         self._spread_rank(lead)
         if lead.phase in (DELAYED, REQUIREMENTS):
             self.place(lead, now)
-        elif self.handle_limit(handle) <= more.until:  # law L20: the next attempt comes too late for it
+        elif handle.deadline <= more.until:  # law L20: the next attempt comes too late for it
             self._depart(handle, now, Expired, lead.phase.value)
         self._after(now)
         return handle

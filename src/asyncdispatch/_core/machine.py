@@ -125,11 +125,10 @@ class Machine(Joining):
             if failed is not None:
                 self._fail_requirement(entry, *failed, now)
                 return True
-        limit = entry.deadline if more is None else self.handle_limit(entry)
-        if more is not None and more.ready_at >= limit:
+        if more is not None and more.ready_at >= entry.deadline:
             entry.move(DELAYED)
             self._conclude(entry, now, Expired, "delayed")
-        elif self.rate is not None and self.rate.free_at(now) >= limit:
+        elif self.rate is not None and self.rate.free_at(now) >= entry.deadline:
             self._conclude(entry, now, Expired, "queued")
         else:
             return False
