@@ -26,6 +26,7 @@ from asyncdispatch import (
     Failed,
     FlowQuota,
     FunctionCall,
+    Mode,
     Overwritten,
     RefusedError,
     RetryPolicy,
@@ -35,6 +36,7 @@ from asyncdispatch import (
     Succeeded,
 )
 from asyncdispatch._core.invariants import check_invariants
+from asyncdispatch.rollout import Rollout, Rule
 from tests.shell import START, StatusError, pod, turns
 
 GIVE_UP = 5.0
@@ -94,10 +96,16 @@ class Known:
 
 
 class Program:
-    """Plays random steps, and writes down what happens."""
+    """Plays random steps, and writes down what happens.
 
-    def __init__(self, random: Random) -> None:
+    `watched`: by an observer, call by call; else only what handles tell, so that the shell may take its shortest ways.
+    `switching`: between modes, and with a rollout, also by `dispatch`.
+    """
+
+    def __init__(self, random: Random, *, watched: bool = True, switching: bool = False) -> None:
         self.random = random
+        self.watched = watched
+        self.switching = switching
         self.visits: list[Visit] = []
         self.flying: Counter[str] = Counter()
         self.keys: Counter[Any] = Counter()
@@ -105,6 +113,9 @@ class Program:
         self.contexts: list[tuple[SchedulingContext, list[float]]] = []
         self.plans = 0
         self.tasks: list[asyncio.Task[Any]] = []
+        self.switches: list[asyncio.Task[None]] = []
+        self.modes: dict[int, Mode] = {}
+        """By ticket: the mode in which it was accepted."""
         self.settled: dict[int, list[tuple[float, Any]]] = {}
         self.closed: float | None = None
 
@@ -179,6 +190,7 @@ class Program:
     def accepted_(self, handle: Any) -> None:
         """Known before anything can be told of it."""
         now = asyncio.get_running_loop().time()
+        self.modes[handle.ticket] = handle.owner.mode
         self.known[handle.ticket] = Known(handle, handle.call, now, self._plan_of(handle.call))
 
     @staticmethod
@@ -222,18 +234,29 @@ class Program:
     async def step(self, dispatcher: Dispatcher) -> None:
         random = self.random
         now = asyncio.get_running_loop().time()
-        kind = random.choices(["submit", "run", "sleep", "cancel", "begin", "end", "stop task"], [8, 2, 4, 2, 1, 1, 1])[
-            0
-        ]
+        steps = {"submit": 8, "run": 2, "sleep": 4, "cancel": 2, "begin": 1, "end": 1, "stop task": 1}
+        if not self.watched:
+            steps |= {"submit": 20, "run": 0}
+        if self.switching:
+            steps |= {"dispatch": 8, "switch": 2}
+        kind = random.choices(list(steps), list(steps.values()))[0]
         if kind == "submit":
             before = dispatcher.statistics()
             try:
-                dispatcher.submit(self.make())
+                handle = dispatcher.submit(self.make())
+                if not self.watched:
+                    self.accepted_(handle)
+                    handle.add_done_callback(lambda handle: self.settled_(handle, handle.settled))
             except RefusedError:
                 after = dispatcher.statistics()
                 assert (after.depth, after.joined) == (before.depth, before.joined), "L1: a refused call left a trace"
         elif kind == "run":
             self.tasks.append(asyncio.create_task(dispatcher.run(self.make())))
+        elif kind == "dispatch":
+            self.tasks.append(asyncio.create_task(self._dispatch(dispatcher, self.make())))
+        elif kind == "switch":
+            mode = random.choice([Mode.ASYNC, Mode.SYNC, Mode.DRAINING])
+            self.switches.append(asyncio.create_task(dispatcher.switch(mode, "by the program")))
         elif kind == "sleep":
             await asyncio.sleep(random.choice([0.0, 0.05, 0.5, 2.0]))
         elif kind == "cancel" and self.known:
@@ -247,6 +270,12 @@ class Program:
         elif kind == "stop task" and self.tasks:
             random.choice(self.tasks).cancel()
         self._note_contexts(now)
+
+    async def _dispatch(self, dispatcher: Dispatcher, call: FunctionCall[Any]) -> None:
+        handle = await dispatcher.dispatch(call)
+        if not handle.done():
+            assert self.modes[handle.ticket] is Mode.ASYNC, "promise 5: in SYNC it returns once the outcome is there"
+            assert call.flow != "small", "promise 5: outside of the rollout it is as in SYNC"
 
     def _note_contexts(self, now: float) -> None:
         for context, ended in self.contexts:
@@ -271,9 +300,11 @@ class Program:
             give_up=GIVE_UP,
             breaker=None,
         )
-        watching = Watching(self)
+        observers = (Watching(self),) if self.watched else ()
+        outside = Rule(name="outside", flows=("small",), percentage=0)
+        rollout = Rollout([outside, Rule(name="the rest")]) if self.switching else None
         tasks = asyncio.all_tasks()
-        async with Dispatcher(config, observers=(watching,)) as dispatcher:
+        async with Dispatcher(config, rollout=rollout, observers=observers) as dispatcher:
             for _ in range(steps):
                 await self.step(dispatcher)
             ending = self.random.choice(["leave", "drain", "close"])
@@ -283,7 +314,9 @@ class Program:
                 self.closed = asyncio.get_running_loop().time()
                 await dispatcher.aclose("by the program")
         assert all(known.handle.done() for known in self.known.values()), "L15: a handle without an outcome"
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        for ended in await asyncio.gather(*self.tasks, *self.switches, return_exceptions=True):
+            if isinstance(ended, AssertionError):
+                raise ended
         await asyncio.sleep(10.0)  # the deaf ones
         await turns()
         assert asyncio.all_tasks() == tasks, "L15: a task is left"
@@ -342,8 +375,25 @@ class Watching:
         self.settled = program.settled_
 
 
+def play(program: Program, steps: int) -> None:
+    with asyncio.Runner(loop_factory=lambda: looptime.new_event_loop(start=START, noop_cycles=1)) as runner:
+        runner.run(program.play(steps))
+
+
 @given(seed=st.integers(0, 2**32 - 1), steps=st.integers(5, 80))
 def test_random_programs_keep_the_laws(seed: int, steps: int):
     """L1, L2, L5, L8, L11, L13, L15 (and L19 at the end), whatever calls, cancellations and contexts there are."""
-    with asyncio.Runner(loop_factory=lambda: looptime.new_event_loop(start=START, noop_cycles=1)) as runner:
-        runner.run(Program(Random(seed)).play(steps))
+    play(Program(Random(seed)), steps)
+
+
+@given(seed=st.integers(0, 2**32 - 1), steps=st.integers(5, 80))
+def test_random_programs_that_nobody_watches(seed: int, steps: int):
+    """The same, where workers pass on their seats without a look at what nobody waits for."""
+    play(Program(Random(seed), watched=False), steps)
+
+
+@given(seed=st.integers(0, 2**32 - 1), steps=st.integers(5, 80))
+def test_random_programs_that_switch_keep_the_laws(seed: int, steps: int):
+    """Promise 5: switches in either direction, with calls queued and in flight, lose and double nothing; and calls
+    outside of the rollout are treated as in SYNC."""
+    play(Program(Random(seed), switching=True), steps)
