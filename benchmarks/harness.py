@@ -38,6 +38,12 @@ class Scale:
     low: int
     flood: int
     from_thread: int
+    pods: int
+    """Of P16, to be placed in one sample."""
+    writes: int
+    """Of P15, in one sample."""
+    plane_rounds: int
+    """Of P15 and P16, which run on a real control plane."""
 
 
 FULL = Scale(
@@ -53,6 +59,9 @@ FULL = Scale(
     low=100_000,
     flood=20_000,
     from_thread=10_000,
+    pods=1_000,
+    writes=1_000,
+    plane_rounds=3,
 )
 QUICK = Scale(
     rounds=5,
@@ -67,6 +76,9 @@ QUICK = Scale(
     low=20_000,
     flood=5_000,
     from_thread=10_000,
+    pods=300,
+    writes=300,
+    plane_rounds=2,
 )
 TINY = Scale(
     rounds=1,
@@ -81,7 +93,14 @@ TINY = Scale(
     low=200,
     flood=200,
     from_thread=20,
+    pods=10,
+    writes=20,
+    plane_rounds=1,
 )
+
+
+class NotHere(Exception):
+    """What a benchmark needs is not on this machine. The text says how to get it."""
 
 
 # -- figures ------------------------------------------------------------------------------------------------------
@@ -181,11 +200,16 @@ def interleave(candidates: Mapping[str, Sample], rounds: int, seconds: float = m
     for number in range(rounds):
         if number >= least and time.monotonic() - began > seconds:
             break
-        turn = number % len(names)
-        for name in names[turn:] + names[:turn]:
+        for name in in_turn(names, number):
             gc.collect()
             taken[name].append(candidates[name]())
     return Rounds(taken)
+
+
+def in_turn(names: list[str], number: int) -> list[str]:
+    """The order of one round: another begins each time."""
+    turn = number % len(names)
+    return names[turn:] + names[:turn]
 
 
 def in_loop(function: Callable[..., Coroutine[Any, Any, float]], *args: Any) -> Sample:
