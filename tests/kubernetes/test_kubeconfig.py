@@ -228,6 +228,7 @@ BROKEN = {
     ),
     "server is a number": (cluster_of(server=7), None, "cluster c: server='int': must be a string"),
     "server without scheme": (cluster_of(server=f"api:{SECRET}"), None, "cluster c: server='str': must be a URL"),
+    "server with a password": (cluster_of(server=f"https://me:{SECRET}@api"), None, "must hold no name or password"),
     "server with an odd port": (cluster_of(server=f"https://api:{SECRET}"), None, "server='str': must be a URL"),
     "authority is no PEM": (
         cluster_of(**{"certificate-authority-data": base64.b64encode(SECRET.encode()).decode()}),

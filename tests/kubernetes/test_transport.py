@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from kubernetes_asyncio.client import ApiClient, Configuration
 
 from asyncdispatch.calls import ObjectRef, VerdictKind
 from asyncdispatch.errors import ConfigurationError
@@ -20,13 +19,22 @@ from tests.kubernetes.support import FakeClient, attempt_at, pod_dict
 PODS = "/api/v1/namespaces/ns/pods"
 
 
+client_library: Any = None
+"""The library whose clients `connected` makes: each test runs with both."""
+
+
+@pytest.fixture(autouse=True)
+def with_each_library(library, monkeypatch):
+    monkeypatch.setitem(globals(), "client_library", library)
+
+
 @asynccontextmanager
 async def connected(url: str, **settings: Any) -> AsyncIterator[Cluster]:
     """A cluster over a client of its own, with `settings` in its configuration."""
-    configuration = Configuration(host=url)
+    configuration = client_library.Configuration(host=url)
     for name, value in settings.items():
         setattr(configuration, name, value)
-    async with ApiClient(configuration) as client:
+    async with client_library.ApiClient(configuration) as client:
         yield Cluster(client)
 
 
@@ -75,9 +83,9 @@ async def get(cluster: Cluster, path: str = PODS, **options: Any) -> Any:
 # ---- what goes out ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_write_and_its_answer(server):
+async def test_a_write_and_its_answer(server, api_client):
     """JSON both ways; the audit id names ticket and attempt; the attempt knows that it was sent."""
-    cluster = Cluster(server.api_client())
+    cluster = Cluster(api_client)
     answer, attempt = await post(cluster)
     assert answer["metadata"]["name"] == "p"
     assert attempt.sent
@@ -86,27 +94,26 @@ async def test_a_write_and_its_answer(server):
     assert record.content_type == "application/json"
 
 
-async def test_reads_beside_a_call_are_told_apart(server):
+async def test_reads_beside_a_call_are_told_apart(server, api_client):
     """Their audit id ends in -r, so that the audit list can be joined to attempts."""
-    cluster = Cluster(server.api_client())
+    cluster = Cluster(api_client)
     await get(cluster, query={"labelSelector": "a/b=c,d in (e,f)"}, aside=True)
     await get(cluster)
     assert [record.audit_id for record in server.audit] == ["7-1-r", "7-1"]
     assert server.audit[0].query == {"labelSelector": "a/b=c,d in (e,f)"}
 
 
-async def test_the_clients_own_headers_are_kept(server):
+async def test_the_clients_own_headers_are_kept(server, api_client):
     """User agent, default headers and cookie of the client."""
-    client = server.api_client()
-    client.user_agent = "scheduler/1"
-    await get(Cluster(client))
+    api_client.user_agent = "scheduler/1"
+    await get(Cluster(api_client))
     assert server.audit[0].user_agent == "scheduler/1"
     headers = await sent_headers(lambda client: setattr(client, "cookie", "a=b"))
     assert headers["cookie"] == "a=b"
     assert headers["accept"] == "application/json"
 
 
-async def sent_headers(prepare: Callable[[ApiClient], Any], **settings: Any) -> dict[str, str]:
+async def sent_headers(prepare: Callable[[Any], Any], **settings: Any) -> dict[str, str]:
     """The headers of one GET, as they arrive."""
     seen: list[bytes] = []
 
@@ -209,10 +216,10 @@ def pod_body() -> dict[str, Any]:
     return pod_dict(uid=None, version=None)
 
 
-async def test_an_error_keeps_its_headers(server):
+async def test_an_error_keeps_its_headers(server, api_client):
     """B11: plain text, and Retry-After."""
     server.fail(status=429, body="Too many requests, please try again later.", retry_after=3)
-    error, _ = await post(Cluster(server.api_client()))
+    error, _ = await post(Cluster(api_client))
     assert (error.status, error.retry_after, error.message) == (429, 3, "Too many requests, please try again later.")
     assert error.status_object is None
 
@@ -284,9 +291,9 @@ async def test_speaking_tls_to_a_plain_port_sent_nothing(server):
 
 
 @pytest.mark.parametrize("applied", [True, False])
-async def test_a_lost_answer_is_in_doubt(server, applied):
+async def test_a_lost_answer_is_in_doubt(server, applied, api_client):
     """Closed or reset after the request: nobody can say."""
-    cluster = Cluster(server.api_client())
+    cluster = Cluster(api_client)
     for fault in (server.drop, server.reset):
         fault(applied=applied, method="POST")
         error, attempt = await post(cluster)
@@ -344,26 +351,26 @@ async def test_cancelling_says_whether_it_was_sent(server):
         assert [attempt.sent for attempt in attempts] == [True, False]
 
 
-async def test_no_time_left_sends_nothing(server):
+async def test_no_time_left_sends_nothing(server, api_client):
     """And a time-out of 0, which would mean none, is never given to the client."""
-    error, attempt = await post(Cluster(server.api_client()), seconds=0)
+    error, attempt = await post(Cluster(api_client), seconds=0)
     assert isinstance(error, TransportError)
     assert (error.sent, attempt.sent) == (False, False)
     assert server.audit == []
 
 
-async def test_a_closed_client_is_a_mistake(server):
+async def test_a_closed_client_is_a_mistake(server, api_client):
     """The dispatcher outlived the client: said so, not retried for minutes."""
-    client = server.api_client()
-    cluster = Cluster(client)
-    await client.close()
+    cluster = Cluster(api_client)
+    await get(cluster)
+    await api_client.close()
     with pytest.raises(ConfigurationError, match="it is closed"):
         await post(cluster)
 
 
-async def test_a_large_body_goes_out(server):
+async def test_a_large_body_goes_out(server, api_client):
     """Above a megabyte, too, without a warning."""
-    cluster = Cluster(server.api_client())
+    cluster = Cluster(api_client)
     obj = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "c", "namespace": "ns"}}
     call = cluster.create({**obj, "spec": {"k": "x" * 1_200_000}})
     made = await call.execute(attempt_at(call))
@@ -376,11 +383,11 @@ async def test_a_large_body_goes_out(server):
 # ---- discovery -------------------------------------------------------------------------------------------------------
 
 
-async def test_custom_resources_are_looked_up_once(server):
+async def test_custom_resources_are_looked_up_once(server, api_client):
     """The first call of a kind asks the server for its plural; the others know it."""
     server.register("example.com/v1", "Sheep", "sheepen")
     server.register("example.com/v1", "Farm", "farms", namespaced=False)
-    cluster = Cluster(server.api_client())
+    cluster = Cluster(api_client)
 
     async def make(kind: str, **meta: str) -> dict[str, Any]:
         call = cluster.create({"apiVersion": "example.com/v1", "kind": kind, "metadata": {"name": "x", **meta}})
@@ -395,20 +402,20 @@ async def test_custom_resources_are_looked_up_once(server):
     assert paths == [base, f"{base}/farms", f"{base}/namespaces/a/sheepen", f"{base}/namespaces/b/sheepen"]
 
 
-async def test_a_plural_that_is_given_is_not_looked_up(server):
+async def test_a_plural_that_is_given_is_not_looked_up(server, api_client):
     """For a server that does not tell, or a right to ask that is missing."""
     server.register("example.com/v1", "Sheep", "sheepen")
-    cluster = Cluster(server.api_client())
+    cluster = Cluster(api_client)
     obj = {"apiVersion": "example.com/v1", "kind": "Sheep", "metadata": {"name": "x", "namespace": "ns"}}
     call = cluster.create(obj, plural="sheepen")
     await call.execute(attempt_at(call))
     assert [record.method for record in server.audit] == ["POST"]
 
 
-async def test_a_kind_that_is_not_served_yet_waits(server):
+async def test_a_kind_that_is_not_served_yet_waits(server, api_client):
     """B7: LATER, asked again with each attempt, and found once it is there."""
     server.register("example.com/v1", "Farm", "farms")
-    cluster = Cluster(server.api_client())
+    cluster = Cluster(api_client)
     call = cluster.read(ObjectRef("example.com/v1", "Sheep", "ns", "dolly"))
     for number in (1, 2):
         attempt = attempt_at(call, number=number)
@@ -451,18 +458,17 @@ def test_the_server_is_named_without_secrets():
 # ---- the environment -------------------------------------------------------------------------------------------------
 
 
-async def test_the_environment_is_asked_once(server, monkeypatch):
+async def test_the_environment_is_asked_once(server, monkeypatch, api_client):
     """The client's session asks it for each request, in threads: most of its cost. The connections are the same."""
-    client = server.api_client()
-    cluster = Cluster(client)
+    cluster = Cluster(api_client)
     await get(cluster)
     monkeypatch.setattr(asyncio, "to_thread", None)
     monkeypatch.setattr(asyncio.get_running_loop(), "run_in_executor", None)
     await get(cluster)
     session, _ = cluster.transport._session()
-    assert session is Cluster(client).transport._session()[0]
-    assert session.connector is client.rest_client.pool_manager.connector
-    await client.close()
+    assert session is Cluster(api_client).transport._session()[0]
+    assert session.connector is api_client.rest_client.pool_manager.connector
+    await api_client.close()
     assert session.closed
 
 

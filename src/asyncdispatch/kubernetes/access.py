@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.kubernetes.execplugin import run_plugin
@@ -108,6 +109,8 @@ def access_by_kubeconfig(paths: Sequence[Path], context: str | None) -> Access:
     server = cluster.url("server")
     if server is None:
         raise cluster.error("server", "must be a URL: https://host:port")
+    if "@" in urlsplit(server).netloc:
+        raise cluster.error("server", "must hold no name or password: they belong to the context's user")
     proxy = cluster.url("proxy-url")  # of HTTP only: the HTTP client knows no other
     verify = not cluster.flag("insecure-skip-tls-verify")
     authority = cluster.data("certificate-authority")

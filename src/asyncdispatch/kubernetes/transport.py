@@ -15,8 +15,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode, urlsplit
-from urllib.request import getproxies, proxy_bypass
-from weakref import WeakKeyDictionary
 
 import aiohttp
 from aiohttp.payload import Payload
@@ -25,6 +23,7 @@ from yarl import URL
 from asyncdispatch.apierrors import ApiError, TransportError, TransportTimeout
 from asyncdispatch.calls import Attempt, ObjectRef
 from asyncdispatch.errors import ConfigurationError
+from asyncdispatch.kubernetes._client import check_client, without_environment
 from asyncdispatch.kubernetes.credentials import Credentials
 from asyncdispatch.kubernetes.resources import Resource, builtin, group_path
 
@@ -46,7 +45,7 @@ class Transport:
     """
 
     def __init__(self, api_client: Any) -> None:
-        _check_client(api_client)
+        check_client(api_client)
         self._client = api_client
         self._resources: dict[tuple[str, str], Resource] = {}
         self._discovery = asyncio.Lock()
@@ -89,12 +88,12 @@ class Transport:
             text = await answer.read()
             return _checked(answer, text, label, 0 if data is None else len(data.data))
         except (aiohttp.ClientError, OSError) as error:  # OSError: TimeoutError too
-            failed = transport_error_of(error, label, sent=method == "GET" or attempt.sent)
-            self.refused(failed, generation)
-            raise failed from _tellable(error)
+            failed, cause = transport_error_of(error, label, sent=method == "GET" or attempt.sent), _tellable(error)
         except ApiError as error:
             self.refused(error, generation)
             raise
+        self.refused(failed, generation)
+        raise failed from cause  # out here, so that what is not to be told is no context either
 
     @property
     def generation(self) -> int:
@@ -157,12 +156,7 @@ class Transport:
         theirs: aiohttp.ClientSession = rest.pool_manager
         if theirs.closed:
             raise ConfigurationError("api_client", self.server, "it is closed: keep it open until the dispatcher ends")
-        if not theirs.trust_env or type(theirs) is not aiohttp.ClientSession:
-            return theirs, None
-        if (ours := _OURS.get(theirs)) is None:
-            proxy = _proxy_of_environment(self._client.configuration.host)
-            ours = _OURS[theirs] = _without_environment(theirs), proxy
-        return ours
+        return without_environment(theirs, self._client.configuration.host)
 
     async def _headers(self, attempt: Attempt, aside: bool, label: str) -> dict[str, str]:
         client = self._client
@@ -238,24 +232,6 @@ class Transport:
                 self._resources[api_version, kind] = Resource(plural, bool(entry.get("namespaced")))
 
 
-def _without_environment(theirs: aiohttp.ClientSession) -> aiohttp.ClientSession:
-    """A session on the same connections that does not look into the environment for each request.
-
-    The client's own does: it asks for a proxy and reads the user's netrc in threads, which costs several times the
-    request (and a netrc that knows the host makes every request with a token fail). We ask for the proxy once.
-    """
-    return aiohttp.ClientSession(
-        connector=theirs.connector,
-        connector_owner=False,
-        headers=theirs.headers,
-        skip_auto_headers=theirs.skip_auto_headers,
-        auth=theirs.auth,
-        cookie_jar=theirs.cookie_jar,
-        trace_configs=theirs.trace_configs,
-        auto_decompress=theirs.auto_decompress,
-    )
-
-
 def _sendable(value: Any, label: str) -> str:
     """A header's value. A token read from a file may end with a newline; what else no header can carry is an error."""
     text = str(value).strip()
@@ -263,19 +239,6 @@ def _sendable(value: Any, label: str) -> str:
         message = "the credentials are no header's value: they must be printable ASCII"
         raise TransportError(message, sent=False, credentials=True, request=label)
     return text
-
-
-# By the client's session, and alive for as long as that: aiohttp complains of a session that ends before it is closed,
-# and ours is closed by closing the client.
-_OURS: WeakKeyDictionary[aiohttp.ClientSession, tuple[aiohttp.ClientSession, str | None]] = WeakKeyDictionary()
-
-
-def _proxy_of_environment(host: str) -> str | None:
-    """The proxy that HTTPS_PROXY and its like name for the API server, unless NO_PROXY excepts it."""
-    url = urlsplit(host)
-    if url.hostname is None or proxy_bypass(url.hostname):
-        return None
-    return getproxies().get(url.scheme)
 
 
 class _Body(Payload):
@@ -318,17 +281,22 @@ def transport_error_of(error: BaseException, request: str = "", *, sent: bool = 
         if sent:
             return TransportTimeout("no answer in time", sent=True, request=request)
         return TransportError("no connection in time", sent=False, request=request)
-    said = _USER_IN_URL.sub("//", str(error))
+    said = str(error)
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        said = f"the proxy answered {error.status}"
+    elif _tellable(error) is None:
+        said = "of an address that is not to be told"
     message = f"{type(error).__name__}: {said}" if said else type(error).__name__
     return TransportError(message, sent=sent, credentials=certificate, request=request)
 
 
-_USER_IN_URL = re.compile(r"//[^/@\s]*@")
+_USER_IN_URL = re.compile(r"//[^\s]*@")
 
 
 def _tellable(error: BaseException) -> BaseException | None:
-    """The error, to be chained: None if its text tells a password, as that of a proxy may."""
-    return None if _USER_IN_URL.search(str(error)) else error
+    """The error, to be chained: None if it holds a URL with a password, or the headers of a request, to be told."""
+    telling = isinstance(error, aiohttp.ClientResponseError) or _USER_IN_URL.search(str(error))
+    return None if telling else error
 
 
 # Refused, not resolved, not handshaken, no free connection in time, or no request that could be sent at all.
@@ -364,18 +332,3 @@ def _checked(answer: aiohttp.ClientResponse, text: bytes, label: str, request_si
         request=label,
         request_size=request_size,
     )
-
-
-def _check_client(api_client: Any) -> None:
-    kind = type(api_client).__name__
-    for path in ("configuration.auth_settings", "default_headers", "rest_client.pool_manager"):
-        found = api_client
-        for name in path.split("."):
-            if not hasattr(found, name):
-                remedy = f"must be kubernetes_asyncio's ApiClient: a {kind} has no {path}"
-                raise ConfigurationError("api_client", kind, remedy)
-            found = getattr(found, name)
-    host = urlsplit(str(api_client.configuration.host))
-    if host.scheme not in ("http", "https") or not host.hostname:
-        shown = host._replace(netloc=host.netloc.rpartition("@")[2]).geturl()
-        raise ConfigurationError("api_client.configuration.host", shown, "must be a URL: https://host:port")
