@@ -106,6 +106,7 @@ class Program:
         self.random = random
         self.watched = watched
         self.switching = switching
+        self.gentle = not watched and random.random() < 0.7  # no faults: nothing holds calls back
         self.visits: list[Visit] = []
         self.flying: Counter[str] = Counter()
         self.keys: Counter[Any] = Counter()
@@ -209,7 +210,9 @@ class Program:
         plan = Plan(
             self.plans,
             random.choice([0.0, 0.0, 0.1, 1.0, 3.0]),
-            random.choices(["ok", "fault", "busy", "down", "wrong"], [6, 2, 1, 1, 1], k=random.randrange(3)),
+            []
+            if self.gentle
+            else random.choices(["ok", "fault", "busy", "down", "wrong"], [6, 2, 1, 1, 1], k=random.randrange(3)),
             random.choice([0.0, 0.0, 0.0, 0.5, 8.0]),
         )
         run = self.execute(plan, effect, key)
@@ -229,6 +232,8 @@ class Program:
             fields["context"] = random.choice(self.contexts)[0]
         if merging:
             return Merging(run, parts=(self.plans,), **fields)
+        if not self.watched and random.random() < 0.8:  # a common call, most often of a free object
+            fields = {"call_type": "other", "target": pod(f"{random.choice('pqr')}{random.randrange(5)}")}
         return FunctionCall(run, **fields)
 
     async def step(self, dispatcher: Dispatcher) -> None:
