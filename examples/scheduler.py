@@ -13,7 +13,7 @@ import heapq
 import itertools
 import logging
 import signal
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from asyncdispatch import Backpressure, Dispatcher, DispatchError, StaleContext, Succeeded
@@ -43,15 +43,15 @@ def requests_of(pod):
     """What the Pod takes of its node: all its containers together, or the greediest that runs before them."""
     spec, total = pod["spec"], Counter()
     for container in spec.get("containers", ()):
-        total.update(_amounts(container.get("resources", {}).get("requests")))
+        total.update(amounts(container.get("resources", {}).get("requests")))
     for container in spec.get("initContainers", ()):
-        total |= _amounts(container.get("resources", {}).get("requests"))
-    total.update(_amounts(spec.get("overhead")))
+        total |= amounts(container.get("resources", {}).get("requests"))
+    total.update(amounts(spec.get("overhead")))
     total["pods"] = amount("1")
-    return total
+    return +total  # but for what is zero
 
 
-def _amounts(resources):
+def amounts(resources):
     return Counter({name: amount(quantity) for name, quantity in (resources or {}).items()})
 
 
@@ -71,8 +71,14 @@ class Seat:
 
     pod: dict
     takes: Counter
-    priority: int
-    dying: bool
+
+    @property
+    def priority(self):
+        return self.pod["spec"].get("priority", 0)
+
+    @property
+    def dying(self):
+        return "deletionTimestamp" in self.pod["metadata"]
 
 
 @dataclass(slots=True)
@@ -81,43 +87,60 @@ class Node:
 
     labels: dict = field(default_factory=dict)
     taints: list = field(default_factory=list)
-    allocatable: Counter = field(default_factory=Counter)
+    room: Counter = field(default_factory=Counter)
+    free: Counter = field(default_factory=Counter)
     seats: dict = field(default_factory=dict)
     nominated: dict = field(default_factory=dict)
-    used: Counter = field(default_factory=Counter)
+
+    def add(self, key, seat):
+        if node_of(seat.pod):
+            self.seats[key] = seat
+            self.free.subtract(seat.takes)
+        else:
+            self.nominated[key] = seat
+
+    def remove(self, key):
+        self.nominated.pop(key, None)
+        if key in self.seats:
+            self.free.update(self.seats.pop(key).takes)
 
     def unsuitable(self, pod):
         """Why this node is none for the Pod, whoever else is on it; None if it is one."""
         for taint in self.taints:
             if taint["effect"] != "PreferNoSchedule" and not tolerates(pod, taint):
                 return f"node(s) had untolerated taint {taint['key']}"
-        if not pod["spec"].get("nodeSelector", {}).items() <= self.labels.items():
+        selector = pod["spec"].get("nodeSelector")
+        if selector and not selector.items() <= self.labels.items():
             return "node(s) didn't match Pod's node selector"
         return None
 
     def lacks(self, seat, key, without=()):
         """What there is not enough of for `seat`, once `without` have gone; None if it fits."""
-        for name, takes in seat.takes.items():
-            free = self.allocatable[name] - self.used[name] + sum(other.takes[name] for other in without)
+        free = self.free
+        if self.nominated or without:
+            free = free.copy()
             for other, rival in self.nominated.items():  # room that is kept for the more urgent
-                free -= rival.takes[name] if other != key and rival.priority >= seat.priority else 0
-            if takes > free:
+                if other != key and rival.priority >= seat.priority:
+                    free.subtract(rival.takes)
+            for other in without:
+                free.update(other.takes)
+        for name, takes in seat.takes.items():
+            if takes > free[name]:
                 return "Too many pods" if name == "pods" else f"Insufficient {name}"
         return None
 
     def score(self, seat):
         """How much would be left, as shares: the emptiest node is best."""
-        left = [1 - (self.used[name] + takes) / self.allocatable[name] for name, takes in seat.takes.items() if takes]
-        return sum(left) / len(left)
+        return sum((self.free[name] - takes) / self.room[name] for name, takes in seat.takes.items())
 
     def victims(self, seat, key):
-        """The less urgent Pods that would have to go, as few and as unimportant as can be; None if that won't do."""
+        """The less urgent Pods that would have to go, as few and as unimportant as can be; none if that won't do."""
         lower = sorted((s for s in self.seats.values() if s.priority < seat.priority), key=lambda s: s.priority)
         if self.unsuitable(seat.pod) or self.lacks(seat, key, lower):
-            return None
+            return []
         for spared in reversed(lower):  # spare whoever can be spared, the most important first
             rest = [s for s in lower if s is not spared]
-            if self.lacks(seat, key, rest) is None:
+            if not self.lacks(seat, key, rest):
                 lower = rest
         return lower
 
@@ -137,7 +160,7 @@ class Scheduler:
         self.cluster, self.dispatcher, self.leading = cluster, dispatcher, leading
         self.known = {}  # Pods, the newest that was seen of each
         self.seats = {}  # the same with our own writes, and where they count
-        self.nodes = {}
+        self.nodes = defaultdict(Node)
         self.queue, self.queued, self.numbers = [], set(), itertools.count()
         self.parked, self.fits_nowhere = {}, set()  # those tried again later; of them, those that wait for room
         self.tries = Counter()
@@ -176,7 +199,7 @@ class Scheduler:
                 feasible.append(name)
         try:
             if feasible:
-                nominated = seat.pod["status"].get("nominatedNodeName")
+                nominated = nominated_of(seat.pod)
                 best = max(feasible, key=lambda name: (name == nominated, self.nodes[name].score(seat)))
                 await self.bind(seat.pod, best)
             else:
@@ -203,7 +226,7 @@ class Scheduler:
         self.fits_nowhere.add(key)
         said = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
         message = f"0/{len(self.nodes)} nodes are available: {said or 'there are none'}."
-        nominated = seat.pod["status"].get("nominatedNodeName")
+        nominated = nominated_of(seat.pod)
         if not self.makes_room(nominated, seat):
             nominated = await self.preempt(key, seat)
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
@@ -253,17 +276,17 @@ class Scheduler:
     # -- seeing -------------------------------------------------------------------------------------------------------
 
     def see_node(self, event):
-        spec, node = event.object["spec"], self.nodes.setdefault(event.object["metadata"]["name"], Node())
-        cordon = [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}] * spec.get(
-            "unschedulable", False
-        )
-        has = (
-            event.object["metadata"].get("labels", {}),
-            spec.get("taints", []) + cordon,
-            _amounts(event.object.get("status", {}).get("allocatable")) if event.type != "DELETED" else Counter(),
-        )
-        if has != (node.labels, node.taints, node.allocatable):
-            node.labels, node.taints, node.allocatable = has
+        """A node has come, changed or gone. One that is gone has no room, and Pods on it until they are gone."""
+        meta, spec = event.object["metadata"], event.object["spec"]
+        taints = spec.get("taints", [])
+        if spec.get("unschedulable"):
+            taints = [*taints, {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]
+        room = amounts(event.object["status"].get("allocatable")) if event.type != "DELETED" else Counter()
+        node = self.nodes[meta["name"]]
+        if (meta.get("labels", {}), taints, room) != (node.labels, node.taints, node.room):
+            node.free.update(room)
+            node.free.subtract(node.room)
+            node.labels, node.taints, node.room = meta.get("labels", {}), taints, room
             self.there_is_room()
 
     def see_pod(self, event):
@@ -290,29 +313,15 @@ class Scheduler:
     def count(self, key, pod):
         """Let the Pod count where it is now, and nowhere else."""
         before = self.seats.pop(key, None)
-        where = None if before is None else node_of(before.pod)
-        if where in self.nodes and self.nodes[where].seats.pop(key, None) is not None:
-            self.nodes[where].used.subtract(before.takes)
-        if before is not None:
-            nominated = self.nodes.get(before.pod["status"].get("nominatedNodeName"))
-            if nominated is not None:
-                nominated.nominated.pop(key, None)
+        if before is not None and (place := place_of(before.pod)):
+            self.nodes[place].remove(key)
         if pod is not None and pod["status"].get("phase") not in ("Succeeded", "Failed"):
-            self.seats[key] = seat = self.seat(pod, before)
-            if node := node_of(pod):
-                self.nodes.setdefault(node, Node()).seats[key] = seat
-                self.nodes[node].used.update(seat.takes)
-            elif node := pod["status"].get("nominatedNodeName"):
-                self.nodes.setdefault(node, Node()).nominated[key] = seat
-        if where is not None and (key not in self.seats or node_of(self.seats[key].pod) != where):
+            same = before is not None and before.pod["spec"]["containers"] == pod["spec"]["containers"]
+            self.seats[key] = seat = Seat(pod, before.takes if same else requests_of(pod))
+            if place := place_of(pod):
+                self.nodes[place].add(key, seat)
+        if before is not None and node_of(before.pod) and (key not in self.seats or not node_of(pod)):
             self.there_is_room()
-
-    @staticmethod
-    def seat(pod, before):
-        """What it takes does not change while it is the same Pod."""
-        same = before is not None and before.pod["spec"].get("containers") is pod["spec"].get("containers")
-        dying = "deletionTimestamp" in pod["metadata"]
-        return Seat(pod, before.takes if same else requests_of(pod), pod["spec"].get("priority", 0), dying)
 
     async def look_again(self, look):
         """A call has ended, and not simply well. That says which Pod to look at, and is no licence to bind it."""
@@ -377,6 +386,15 @@ def version_of(pod):
 
 def node_of(pod):
     return pod["spec"].get("nodeName")
+
+
+def nominated_of(pod):
+    return pod["status"].get("nominatedNodeName")
+
+
+def place_of(pod):
+    """The node on which it is, or will be once there is room."""
+    return node_of(pod) or nominated_of(pod)
 
 
 def waits(pod):
