@@ -29,7 +29,7 @@ from asyncdispatch._demo.acts import ACTS, play
 from asyncdispatch._demo.ledger import Told, count
 from asyncdispatch._demo.scheduler import Pace, Scheduler, Slots
 from asyncdispatch._demo.screen import ROWS, PlainScreen, RichScreen, make_screen, summary
-from asyncdispatch._demo.world import Settings
+from asyncdispatch._demo.world import Settings, SlowSpell
 from asyncdispatch.kubernetes import PodBinding, PodStatusPatch
 from asyncdispatch.kubernetes.calls import Read
 from asyncdispatch.testing import AuditRecord
@@ -86,6 +86,28 @@ async def test_act_three_loses_and_doubles_nothing(seed, monkeypatch) -> None:
         result.statistics.merged_total,
         result.statistics.joined_total,
     )
+
+
+async def test_act_four_rolls_back_and_comes_back() -> None:
+    """The guard notices the slow server, the loop goes on synchronously, half-open brings it back."""
+    result = await played(4, Settings())
+    assert (result.pods, result.placed, result.count.lost, result.count.doubled) == (600, 600, (), ())
+    assert [decision.reason for decision in result.rollbacks] == ["api_latency_p99"]
+    assert result.back_again == 1
+    assert result.synchronous is not None
+    assert 1.5 <= result.synchronous < 4
+    assert result.statistics.mode is asyncdispatch.Mode.ASYNC
+    (said,) = [line for line in summary([result]) if "guard" in line]
+    assert re.search(r"rolled back: api_latency_p99 .* samples\). The same loop went on synchronously for \d", said)
+
+
+async def test_act_four_without_a_slow_server(monkeypatch) -> None:
+    """A guard that sees nothing does nothing, and the demo says so."""
+    monkeypatch.setattr(SlowSpell, "SLOWER", 1)
+    result = await played(4, SMALL)
+    assert (result.placed, result.count.lost, result.count.doubled) == (36, (), ())
+    assert (result.rollbacks, result.back_again, result.synchronous) == ((), 0, 0.0)
+    assert "The guard saw no reason to roll back." in summary([result])
 
 
 @pytest.mark.parametrize(("pods", "nodes"), [(1, 1), (2, 3)])

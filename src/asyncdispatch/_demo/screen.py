@@ -42,10 +42,16 @@ ROWS: tuple[tuple[str, Callable[[Result], str]], ...] = (
     ("retried", lambda r: f"{r.count.retried:,}"),
     ("shed", lambda r: f"{r.statistics.outcomes.get('shed', 0):,}"),
     ("stale results dropped", lambda r: f"{r.count.stale:,}"),
+    ("rolled back / back again", lambda r: _guarded(r, f"{len(r.rollbacks):,} / {r.back_again:,}")),
+    ("synchronous for", lambda r: _guarded(r, f"{r.synchronous or 0:.1f} s")),
     ("lost", lambda r: f"{len(r.count.lost):,}"),
     ("doubled", lambda r: f"{len(r.count.doubled):,}"),
 )
 """The table: a name, and how an act's figure is written."""
+
+
+def _guarded(result: Result, text: str) -> str:
+    return text if result.act.guarded else "-"
 
 
 def rows(results: Sequence[Result]) -> list[list[str]]:
@@ -57,7 +63,7 @@ def summary(results: Sequence[Result]) -> list[str]:
     """What was shown, from the figures."""
     said = []
     for cycle in (r for r in results if r.act.calls_in_cycle):
-        for other in (r for r in results if not r.act.calls_in_cycle and not r.act.trouble):
+        for other in (r for r in results if r.act.plain):
             said.append(
                 f"Through the dispatcher, the same loop ran {_times(other.cycles_per_second, cycle.cycles_per_second)} "
                 f"as many cycles per second, and placed {_times(other.pods_per_second, cycle.pods_per_second)} as many "
@@ -69,6 +75,7 @@ def summary(results: Sequence[Result]) -> list[str]:
             f"answers; {result.recreated} Pods were recreated, {result.preempted} contexts were ended by preemption, "
             f"and {result.refused_calls} calls were refused for lack of room."
         )
+    said.extend(_what_the_guard_did(result) for result in results if result.act.guarded)
     lost = sum(len(result.count.lost) for result in results)
     doubled = sum(len(result.count.doubled) for result in results)
     if lost or doubled:
@@ -76,6 +83,16 @@ def summary(results: Sequence[Result]) -> list[str]:
     else:
         said.append("Every Pod was placed; by the server's audit list nothing was lost and nothing was done twice.")
     return said
+
+
+def _what_the_guard_did(result: Result) -> str:
+    if not result.rollbacks:
+        return "The guard saw no reason to roll back."
+    back = "then a small share of the Pods and at last all went asynchronously again"
+    return (
+        f"When the server became slow, the guard rolled back: {result.rollbacks[0].breaches[0]}. The same loop went on "
+        f"synchronously for {result.synchronous or 0:.1f} s; {back if result.back_again else 'and stayed so'}."
+    )
 
 
 def _times(more: float, less: float) -> str:

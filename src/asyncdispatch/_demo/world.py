@@ -8,11 +8,11 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from asyncdispatch.testing import AuditRecord, EmbeddedAPIServer
 
-__all__ = ["NAMESPACE", "Settings", "Trouble", "placed", "populate"]
+__all__ = ["NAMESPACE", "Event", "Settings", "SlowSpell", "Trouble", "placed", "populate"]
 
 Json = dict[str, Any]
 
@@ -63,6 +63,49 @@ def _pod(name: str, **spec: Any) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers, **spec}}
 
 
+class Event(Protocol):
+    """What happens to the cluster in the course of an act."""
+
+    recreated: int
+
+    @property
+    def late(self) -> int:
+        """How many of the Pods are not there at first."""
+
+    async def run(self) -> None:
+        """Make it happen; over when the last of it has."""
+
+
+class SlowSpell:
+    """What happens in the fourth act: Pods come by and by, and for a spell the server is slow."""
+
+    SECONDS = 9.0
+    """From the first Pod to the last."""
+    BEGINS, ENDS = 0.2, 0.5
+    """The spell, as shares of it."""
+    SLOWER = 12
+
+    recreated = 0
+
+    def __init__(self, server: EmbeddedAPIServer, settings: Settings, pods: int) -> None:
+        self._server = server
+        self._latency = settings.latency
+        self._pods = pods
+
+    @property
+    def late(self) -> int:
+        return self._pods
+
+    async def run(self) -> None:
+        server, usual, loop = self._server, self._latency, asyncio.get_running_loop()
+        began = loop.time()
+        for number in range(self._pods):
+            share = number / self._pods
+            await asyncio.sleep(began + share * self.SECONDS - loop.time())
+            server.latency = self.SLOWER * usual if self.BEGINS <= share < self.ENDS else usual
+            server.create(_pod(f"pod-{number:04}"))
+
+
 class Trouble:
     """What goes wrong in the third act. `run` is over when the worst is; lost answers go on to the end.
 
@@ -78,7 +121,7 @@ class Trouble:
         self.recreated = 0
 
     @property
-    def urgent(self) -> int:
+    def late(self) -> int:
         """How many urgent Pods will come."""
         return max(1, self._settings.pods // 25)
 
@@ -117,7 +160,7 @@ class Trouble:
             self._server.patch_object(node, {"status": status})
 
     def _call_urgent_pods(self) -> None:
-        for number in range(self.urgent):
+        for number in range(self.late):
             self._server.create(_pod(f"urgent-{number:04}", priorityClassName=URGENT))
 
 
