@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from asyncdispatch._core.endings import leaving
 from asyncdispatch._core.knowing import Knowing
 from asyncdispatch._core.lanes import Lane, mergeable, merged
+from asyncdispatch._core.metering import CANCELLED, ERROR, SUCCESS
 from asyncdispatch._core.parking import NEXT_PROBE, SAME_ERROR_LIMIT, Failure, Signal
 from asyncdispatch._core.states import (
     CREATE,
@@ -39,8 +40,8 @@ FINAL = (VerdictKind.GONE, VerdictKind.PERMANENT)
 class Answers(Knowing):
     """Successes, failures, reconciles and stops."""
 
-    def succeed(self, entry: Entry, value: Any, now: int) -> None:
-        """The attempt in flight has succeeded with `value`."""
+    def succeed(self, entry: Entry, value: Any, now: int, *, found: bool = False) -> None:
+        """The attempt in flight has succeeded with `value`; or a reconcile has `found` that an earlier one has."""
         if now >= self.timers.due or now >= self.deadlines.due:
             self.tick(now)
         seats = self.seats
@@ -51,6 +52,9 @@ class Answers(Knowing):
             budget.earn()
         group = entry.group
         group.usual += (now - entry.started - group.usual) >> 3
+        tally = group.tally
+        if tally is not None and not found:
+            tally.attempted(entry, SUCCESS, now)
         self._give_seat(entry)
         if budget.waiting:
             self._pump_budget(None, now)
@@ -65,6 +69,8 @@ class Answers(Knowing):
             self._tell(entry, now, Succeeded, (value,))
         elif not self._succeed_rare(entry, entry.more, value, write, now):
             self.stale += 1
+            if tally is not None:
+                tally.late += 1
             write = False
         if write and entry.call.target.lane in self.lanes.table:
             self._settle_superseded(entry, now)
@@ -94,6 +100,8 @@ class Answers(Knowing):
     def fail(self, entry: Entry, failure: Failure, now: int) -> bool:
         """The attempt in flight has failed. True: reconcile now, seat and lane are kept (law L10)."""
         self.tick(now)
+        if (tally := entry.group.tally) is not None:
+            tally.attempted(entry, ERROR, now)
         more = entry.rare()
         verdict = failure.verdict
         more.error, more.verdict = failure.error, verdict
@@ -116,8 +124,10 @@ class Answers(Knowing):
         self.tick(now)
         more = entry.rare()
         more.reconciling = False
+        if (tally := entry.group.tally) is not None:
+            tally.reconciled(type(answer).__name__.lower())
         if isinstance(answer, Applied):
-            self.succeed(entry, answer.value, now)
+            self.succeed(entry, answer.value, now, found=True)
             return
         learned = isinstance(answer, (Refused, Again))  # by a read that the server has answered
         self._answered(entry, more, VerdictKind.RECONCILE if learned else VerdictKind.RETRY, now)
@@ -157,6 +167,8 @@ class Answers(Knowing):
     def reconcile_failed(self, entry: Entry, failure: Failure, now: int) -> None:
         """`reconcile` has raised: it waits as the verdict says and reconciles again, sending nothing first (L14)."""
         self.tick(now)
+        if (tally := entry.group.tally) is not None:
+            tally.reconciled(ERROR)
         more = entry.rare()
         self._heed(entry, failure, now)
         kind = failure.verdict.kind
@@ -170,10 +182,18 @@ class Answers(Knowing):
         self._expire_flying(entry, now)
         self._land(entry, more, failure, VerdictKind.RETRY if kind is VerdictKind.RECONCILE else kind, now)
 
-    def stopped(self, entry: Entry, sent: bool, now: int) -> bool:
-        """The attempt ended because it was asked to stop. True: reconcile now, for a handle that took it over (L8)."""
+    def stopped(self, entry: Entry, sent: bool, now: int, *, begun: bool = True) -> bool:
+        """The attempt ended because it was asked to stop. True: reconcile now, for a handle that took it over (L8).
+
+        `begun`: False if it was asked to before `execute` was entered.
+        """
         self.tick(now)
         more = entry.rare()
+        if begun and (tally := entry.group.tally) is not None:
+            if more.reconciling:
+                tally.reconciled(CANCELLED)
+            else:
+                tally.attempted(entry, CANCELLED, now)
         if sent and entry.call.effect is not READ and not more.reconciling:
             more.doubt = True
         breaker = self.breakers.table.get((entry.flow.name, entry.group.name))
@@ -232,6 +252,8 @@ class Answers(Knowing):
         if signal in (Signal.FAULT, Signal.OVERLOAD):
             opened = self.breakers.fault(flow.name, group.name, entry.started, now)
             if opened is not None:
+                if group.tally is not None:
+                    group.tally.openings += 1
                 self.timers.set(opened, opened.open_until, (self._half_open, (flow.name, group.name)))
                 self._unblock(flow)
         elif signal is Signal.NONE:
@@ -290,6 +312,8 @@ class Answers(Knowing):
             if kind is VerdictKind.GONE:
                 self._gone(entry, now)
         else:
+            if (tally := entry.group.tally) is not None:
+                tally.retried(kind)
             self._come_back(entry, more, now)
             if newer is not None and both is not None:
                 entry = self._absorb(entry, newer, both, now)

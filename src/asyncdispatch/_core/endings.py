@@ -71,11 +71,14 @@ class Endings(Executions):
         more = handle.more
         lead = handle if more is None or more.lead is None else more.lead
         handle.ended = now
+        doubt = False
         if kind is Succeeded:
             result = args[0]
         else:
             doubt = late is None and (sent or (lead.more is not None and lead.more.doubt))
             result = kind(*args, **handle.story(now), ambiguous=doubt, late_success=late)
+        if (tally := handle.group.tally) is not None:
+            tally.told(kind, args, doubt)
         if going_on and handle is lead:
             handle.rare().own = result
         else:

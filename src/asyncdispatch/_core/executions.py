@@ -25,6 +25,8 @@ from asyncdispatch.config import CallTypePolicy, DispatcherConfig, FlowQuota
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
+    from asyncdispatch._core.metering import Meter
+
 MOVABLE = (DELAYED, REQUIREMENTS, LINE, QUEUED)
 """Waiting states that follow from the call's handles alone."""
 
@@ -45,11 +47,18 @@ class Executions:
     closed: str | None = None
     """Why nothing is accepted any more (law L15)."""
 
-    def __init__(self, config: DispatcherConfig, entry_class: type[Entry] = Entry, owner: Any = None) -> None:
-        """`entry_class` and `owner`: what accepted calls become, and whom they are told to belong to."""
+    def __init__(
+        self,
+        config: DispatcherConfig,
+        entry_class: type[Entry] = Entry,
+        owner: Any = None,
+        meter: Meter | None = None,
+    ) -> None:
+        """`entry_class` and `owner`: what accepted calls become, and whose they are. `meter`: what counts them."""
         self.config = config
         self._entry_class = entry_class
         self._owner = owner
+        self.meter = meter
         self._floors = [floor for _, floor in config.levels.levels[1:]]  # the first level catches all that is below
         levels = len(config.levels.levels)
         self._timeout = nanoseconds(config.timeout)
@@ -80,6 +89,7 @@ class Executions:
         self.stale = 0  # late successes that reached nobody
         self.joins = 0
         self.merges = 0
+        self.remembered = 0  # answered from the memory of succeeded keys
         self._requirements: list[tuple[Epoch, str, BaseException | bool | None]] = []
         self._new_flows = self._new_groups = 0  # names since the idle ones were dropped: that looks at all of them
 
@@ -108,7 +118,8 @@ class Executions:
             if len(self.groups) >= MAX_NAMES and call_type not in self.config.call_types and call_type != "other":
                 return self._group("other")
             policy = self.config.call_types.get(call_type, CallTypePolicy())
-            group = self.groups[call_type] = Group(call_type, policy.max_in_flight, self.levels)
+            tally = None if self.meter is None else self.meter.tally(call_type)
+            group = self.groups[call_type] = Group(call_type, policy.max_in_flight, self.levels, tally)
         return group
 
     def _drop_idle_flows(self) -> None:
@@ -343,6 +354,8 @@ class Executions:
         if flow.limit is not None and not flow.full:
             self._unblock(flow)
         group.in_flight -= 1
+        if group.tally is not None:
+            group.tally.seated += entry.started
         if group.limit is not None and not group.full:
             self.ordering.refresh_group(group)
 

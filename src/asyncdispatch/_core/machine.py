@@ -49,6 +49,7 @@ class Machine(Joining):
             if len(self.memory) and not call.fresh and call.idempotency_key is not None:
                 remembered = self.memory.find(hashed, call, now)
                 if remembered is not None:
+                    self.remembered += 1
                     return self._settled_at_once(call, epoch, now, Succeeded, remembered)
         if self._other_uid(call):
             return self._settled_at_once(call, epoch, now, Failed, (gone(call.target), OTHER_OBJECT))
@@ -251,6 +252,10 @@ class Machine(Joining):
             for queue in flow.queues:
                 self.ordering.refresh(queue, True)
         group.in_flight += 1
+        if (tally := group.tally) is not None:
+            tally.seated -= now
+            if entry.attempts == 1 and (more is None or not more.reconciling):
+                tally.waited(entry, now)
         if group.limit is not None and group.full:
             self.ordering.refresh_group(group)
         if self.rate is not None:

@@ -22,6 +22,7 @@ from asyncdispatch._core.states import NEVER, PLACE_SHIFT, TICKET_BITS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from asyncdispatch._core.metering import Tally
     from asyncdispatch._core.seats import Flow
     from asyncdispatch._core.states import Entry
 
@@ -110,14 +111,15 @@ class Band:
 class Group:
     """One call type: its seats, and its bands by level. Skipped as a whole while its seats are taken."""
 
-    __slots__ = ("bands", "in_flight", "limit", "name", "usual")
+    __slots__ = ("bands", "in_flight", "limit", "name", "tally", "usual")
 
-    def __init__(self, name: str, limit: int | None, levels: int) -> None:
+    def __init__(self, name: str, limit: int | None, levels: int, tally: Tally | None = None) -> None:
         self.name = name
         self.limit = limit
         self.in_flight = 0
         self.usual = 0  # ns that an attempt usually takes, smoothed over about eight
         self.bands: list[Band | None] = [None] * levels
+        self.tally = tally  # what is counted of it; None unless somebody measures
 
     @property
     def full(self) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from asyncdispatch._core.executions import nanoseconds
 from asyncdispatch._core.knowing import PLAIN
 from asyncdispatch._core.machine import Machine
+from asyncdispatch._core.metering import MILLISECOND
 from asyncdispatch._core.states import (
     ACCEPTED,
     IN_FLIGHT,
@@ -132,7 +133,12 @@ class DispatchCore(Machine):
         # succeed
         if seats.limit < seats.maximum:
             seats.succeeded()
-        group.usual += (now - entry.started - group.usual) >> 3
+        took = now - entry.started
+        group.usual += (took - group.usual) >> 3
+        tally = group.tally
+        if tally is not None:
+            tally.quick[(took // MILLISECOND).bit_length()] += 1
+            tally.waits[follower.level][(now - (follower.accepted >> PLACE_SHIFT)).bit_length()] += 1
         del self.lanes.table[entry.call.target.lane], entry.bucket[entry.ticket]
         entry.phase = SUCCEEDED
         entry.value = value
@@ -154,4 +160,7 @@ class DispatchCore(Machine):
         if follower.group is not group:
             group.in_flight -= 1
             follower.group.in_flight += 1
+            if tally is not None:
+                tally.seated += now
+                follower.group.tally.seated -= now  # type: ignore[union-attr]  # all have one, or none
         return follower
