@@ -92,7 +92,8 @@ async def an_eviction_that_the_budget_allows(world: World) -> None:
     assert (await evict(world)).status == 201
     status = (await world.get(path)).json["status"]
     assert (status["disruptionsAllowed"], list(status["disruptedPods"])) == (0, ["web"])
-    refused(await evict(world, "web2"), 429, "TooManyRequests")
+    refused_next = refused(await evict(world, "web2"), 429, "TooManyRequests")
+    assert "does not allow evicting pods currently" in refused_next["details"]["causes"][0]["message"]
 
 
 @scenario

@@ -50,6 +50,26 @@ async def a_watch_that_ends_by_its_time_out(world: World) -> None:
     assert [(event["type"], event["object"]["metadata"]["name"]) for event in events(reply.text)] == [("ADDED", "web")]
 
 
+@scenario
+async def a_watch_of_pods_that_end(world: World) -> None:
+    """A Pod is seen to be dying before it is seen to be gone, even if it ends at once; what has no grace is not."""
+    path = world.path("configmaps")
+    made = await world.pod()
+    version = made["metadata"]["resourceVersion"]
+    assert (await world.delete(world.pods("web"))).status == 200
+    assert (await world.post(path, {"metadata": {"name": "c"}})).status == 201
+    assert (await world.delete(f"{path}/c")).status == 200
+    query = f"?watch=1&timeoutSeconds=1&resourceVersion={version}"
+    told = [
+        (event["type"], event["object"]["metadata"]) for event in events((await world.get(world.pods() + query)).text)
+    ]
+    assert [(kind, one["deletionGracePeriodSeconds"]) for kind, one in told] == [("MODIFIED", 0), ("DELETED", 0)]
+    told = [
+        (event["type"], event["object"]["metadata"]["name"]) for event in events((await world.get(path + query)).text)
+    ]
+    assert [kind for kind, name in told if name == "c"] == ["ADDED", "DELETED"]
+
+
 @embedded_only
 async def a_watch_from_too_old_a_version(world: World) -> None:
     """410 Gone, as an ERROR event inside of a 200, or by HTTP."""

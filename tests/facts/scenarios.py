@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.facts import evictions, limits, lists, writes
-from tests.facts.world import SCENARIOS, WIDGET_CRD, Client, Reply, Scenario, World
+from tests.facts.world import SCENARIOS, WIDGET_CRD, Client, Reply, Scenario, World, raw_client
 
-__all__ = ["SCENARIOS", "WIDGET_CRD", "Client", "Reply", "Scenario", "World"]
+__all__ = ["SCENARIOS", "WIDGET_CRD", "Client", "Reply", "Scenario", "World", "raw_client"]
 
 ROOMS: tuple[Any, ...] = (writes, evictions, limits, lists)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+import aiohttp
 
 from asyncdispatch.testing import EmbeddedAPIServer
 
@@ -43,6 +46,21 @@ class Client(Protocol):
     def __call__(
         self, method: str, path: str, body: Any = None, content_type: str = "application/json"
     ) -> Awaitable[Reply]: ...
+
+
+def raw_client(session: aiohttp.ClientSession, url: str, headers: Mapping[str, str] | None = None) -> Client:
+    """Requests as they are to the server at `url`."""
+
+    async def client(method: str, path: str, body: Any = None, content_type: str = "application/json") -> Reply:
+        sent: dict[str, Any] = {"headers": {**(headers or {})}}
+        if body is not None:
+            text = body if isinstance(body, str) else json.dumps(body)
+            sent["data"] = io.BytesIO(text.encode())
+            sent["headers"]["Content-Type"] = content_type
+        async with session.request(method, url + path, **sent) as response:
+            return Reply(response.status, response.headers, await response.text())
+
+    return client
 
 
 @dataclass(frozen=True)

@@ -61,11 +61,11 @@ async def a_put_with_a_stale_version(world: World) -> None:
 
 @scenario
 async def a_json_patch_whose_test_fails(world: World) -> None:
-    """422 without causes, the same as for any other that can't be applied."""
+    """422 without causes, the same as for any other that can't be applied or understood."""
     await world.pod()
     test = [{"op": "test", "path": "/metadata/name", "value": "x"}]
     broken = [{"op": "remove", "path": "/metadata/nothing"}]
-    replies = [await world.patch(world.pods("web"), patch, JSON_PATCH) for patch in (test, broken)]
+    replies = [await world.patch(world.pods("web"), patch, JSON_PATCH) for patch in (test, broken, [{"op": "?"}])]
     for reply in replies:
         refused(reply, 422, "Invalid")
         assert reply.causes == []
@@ -113,6 +113,30 @@ async def a_strategic_merge_patch_of_a_custom_resource(world: World) -> None:
     assert (await world.post(path, body)).status == 201
     refused(await world.patch(f"{path}/w", {"spec": {"size": 2}}, STRATEGIC), 415, "UnsupportedMediaType")
     assert (await world.patch(f"{path}/w", {"spec": {"size": 2}})).status == 200
+
+
+@scenario
+async def a_strategic_merge_of_conditions(world: World) -> None:
+    """By their type; new ones come first, and what was there keeps its order."""
+    await world.pod()
+
+    async def wish(types: str, kind: str) -> str:
+        conditions = [{"type": one, "status": "True"} for one in types]
+        reply = await world.patch(world.pods("web", "status"), {"status": {"conditions": conditions}}, kind)
+        assert reply.status == 200, reply.text
+        return "".join(one["type"] for one in reply.json["status"]["conditions"])
+
+    for old, patch, new in (("AB", "CA", "CAB"), ("ABC", "CDA", "BCDA"), ("AB", "AC", "ACB"), ("ABC", "DB", "DABC")):
+        assert await wish(old, MERGE) == old
+        assert await wish(patch, STRATEGIC) == new
+
+
+@scenario
+async def a_patch_of_the_name(world: World) -> None:
+    """400."""
+    await world.pod()
+    says = "does not match the name on the URL"
+    refused(await world.patch(world.pods("web"), {"metadata": {"name": "other"}}), 400, "BadRequest", says)
 
 
 @scenario
@@ -269,18 +293,23 @@ async def a_create_with_a_name_that_a_dying_object_holds(world: World) -> None:
 
 @scenario
 async def a_delete_with_another_uid(world: World) -> None:
-    """409 Conflict, and the object lives."""
+    """409 Conflict that names the kind, where others name the plural; the object lives."""
     await world.pod()
     reply = await world.delete(world.pods("web"), {"preconditions": {"uid": "another"}})
-    refused(reply, 409, "Conflict")
+    status = refused(reply, 409, "Conflict", "The object might have been deleted and then recreated")
+    assert status["details"] == {"name": "web", "kind": "Pod"}
+    stale = await world.delete(world.pods("web"), {"preconditions": {"resourceVersion": "1"}})
+    refused(stale, 409, "Conflict", "The object might have been modified")
     assert (await world.get(world.pods("web"))).status == 200
 
 
 @scenario
 async def a_delete_of_a_pod_without_a_node(world: World) -> None:
-    """At once; again: 404."""
+    """At once, shown as it was when it was dying; again: 404."""
     await world.pod()
-    assert (await world.delete(world.pods("web"))).status == 200
+    reply = await world.delete(world.pods("web"))
+    assert (reply.status, reply.json["metadata"]["deletionGracePeriodSeconds"]) == (200, 0)
+    assert "deletionTimestamp" in reply.json["metadata"]
     refused(await world.delete(world.pods("web")), 404, "NotFound")
 
 

@@ -290,7 +290,12 @@ ROWS = [
     Row("Pod that is gone, patched", asking("PATCH", POD, {}), 415),
     Row("Pod that is gone, replaced", asking("PUT", POD, pod()), 404, "NotFound", details=ABOUT_POD),
     Row("Pod that is gone, deleted", asking("DELETE", POD), 404, "NotFound", details=ABOUT_POD),
-    Row("delete with another uid", deleting({"preconditions": {"uid": "other"}}), 409, "Conflict", details=ABOUT_POD),
+    Row(
+        "delete with another uid",
+        deleting({"preconditions": {"uid": "other"}}),
+        *(409, "Conflict", "deleted and then recreated"),
+        details={"name": "web", "kind": "Pod"},
+    ),
     Row("delete with a stale version", deleting({"preconditions": {"resourceVersion": "1"}}), 409, "Conflict"),
     Row("delete with a wrong grace period", deleting({"gracePeriodSeconds": "soon"}), 400, "BadRequest"),
     Row(

@@ -21,6 +21,7 @@ from asyncdispatch.testing.apiserver.status import (
     body_too_large,
     invalid,
     method_not_allowed,
+    unknown_patch,
     unsupported_media,
 )
 from asyncdispatch.testing.apiserver.store import Stored, dumps
@@ -123,16 +124,15 @@ class API:
             return writer.delete(target, _delete_options(request), dry_run=dry_run, agent=request.agent)
         if asked.verb == "patch":
             _check_apply(request)
-            accepted = patches.accepted(target.resource.custom)
-            if request.content_type not in accepted:
-                raise unsupported_media(accepted)
+            if request.content_type not in patches.accepted(target.resource.custom):
+                raise unknown_patch(target.resource.custom)
             body = _json(request)
-            _check_size(request, target)
+            _check_size(request, _named(target, body))
             return writer.patch(target, request.content_type, body, dry_run=dry_run, agent=request.agent)
         if request.content_type not in ("", "application/json"):
             raise unsupported_media(("application/json",))
         body = _json(request)
-        _check_size(request, target)
+        _check_size(request, _named(target, body))
         if asked.verb == "bind":
             return writer.bind(_named(target, body), body, dry_run=dry_run, agent=request.agent)
         if asked.verb == "evict":
@@ -152,7 +152,7 @@ class API:
 
 
 def _named(target: Target, body: Any) -> Target:
-    """A binding posted to the collection is for the Pod that its body names."""
+    """What is posted to a collection is for the object that its body names."""
     if target.name or not isinstance(body, dict) or not isinstance(body.get("metadata"), dict):
         return target
     return replace(target, name=str(body["metadata"].get("name", "")))

@@ -12,14 +12,13 @@ from asyncdispatch.testing.apiserver.status import (
     StatusError,
     bad_request,
     bare,
-    conflict,
     forbidden,
     not_found,
     success,
     too_many_requests,
 )
 from asyncdispatch.testing.apiserver.store import Stored
-from asyncdispatch.testing.apiserver.writing import Target, Writer, Written
+from asyncdispatch.testing.apiserver.writing import Target, Writer, Written, check_preconditions
 
 _EVICTED = {
     "type": "DisruptionTarget",
@@ -42,7 +41,7 @@ def evict(writer: Writer, target: Target, body: Any, *, dry_run: bool = False, a
     if not _needs_no_budget(pod.obj):
         _charge(writer, pod, dry_run)
     options = {key: value for key, value in mapping(body, "deleteOptions").items() if key != "dryRun"}
-    _check(pod, mapping(options, "preconditions"))
+    check_preconditions(pod, mapping(options, "preconditions"))
     if not dry_run:
         _mark(writer, pod)
     # What was compared above would not fit the Pod any more, now that it is marked.
@@ -85,7 +84,10 @@ def _charge(writer: Writer, pod: Stored, dry_run: bool) -> None:
         raise forbidden("policy", "poddisruptionbudget", name, "pdb disruptions allowed is negative")
     if allowed == 0:
         wanted, healthy = status.get("desiredHealthy", 0), status.get("currentHealthy", 0)
-        raise _blocked(f"The disruption budget {name} needs {wanted} healthy pods and has {healthy} currently")
+        why = f"needs {wanted} healthy pods and has {healthy} currently"
+        if int(healthy) > int(wanted):
+            why = "does not allow evicting pods currently"
+        raise _blocked(f"The disruption budget {name} {why}")
     if not dry_run:
         disrupted = {**mapping(status, "disruptedPods"), pod.key[1]: writer.store.timestamp()}
         new = {**status, "disruptionsAllowed": allowed - 1, "disruptedPods": disrupted}
@@ -105,14 +107,6 @@ def _blocked(why: str, retry_after: int = 0) -> StatusError:
     error = too_many_requests("Cannot evict pod as it would violate the pod's disruption budget.", retry_after)
     error.status["details"]["causes"] = [{"reason": "DisruptionBudget", "message": why}]
     return error
-
-
-def _check(pod: Stored, wanted: Json) -> None:
-    for field, label in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
-        given, stored = wanted.get(field), pod.obj["metadata"][field]
-        if given and given != stored:
-            why = f"the {label} in the precondition ({given}) does not match the {label} in record ({stored})."
-            raise conflict("", "Pod", pod.key[1], f"{why} The object might have been deleted and then recreated")
 
 
 def _mark(writer: Writer, pod: Stored) -> None:

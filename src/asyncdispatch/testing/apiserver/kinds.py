@@ -133,7 +133,8 @@ class NamespaceBehaviour(Behaviour):
         return {**new, "spec": old.get("spec", {})}
 
     def dying(self, obj: Json) -> Json:
-        return {**obj, "status": {**mapping(obj, "status"), "phase": "Terminating"}}
+        metadata = {key: value for key, value in obj["metadata"].items() if key != "deletionGracePeriodSeconds"}
+        return {**obj, "metadata": metadata, "status": {**mapping(obj, "status"), "phase": "Terminating"}}
 
     def held(self, obj: Json) -> bool:
         return bool(child(obj, "spec", "finalizers"))
@@ -147,7 +148,11 @@ class PhaseBehaviour(Behaviour):
 
 
 class BudgetBehaviour(Behaviour):
-    """A PodDisruptionBudget: one of two numbers."""
+    """A PodDisruptionBudget: one of two numbers, and a status of zeros until a controller has counted."""
+
+    def prepare_create(self, obj: Json, now: str) -> Json:
+        counts = ("currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods")
+        return {**obj, "status": dict.fromkeys(counts, 0)}
 
     def check_create(self, obj: Json) -> list[Cause]:
         spec = mapping(obj, "spec")
@@ -180,7 +185,7 @@ _POD_RULE = (
 class PodBehaviour(Behaviour):
     def prepare_create(self, obj: Json, now: str) -> Json:
         spec = {**_POD_DEFAULTS, **mapping(obj, "spec")}
-        status: Json = {"phase": "Pending", "qosClass": "BestEffort"}
+        status: Json = {"phase": "Pending", "qosClass": _quality(spec)}
         if spec.get("schedulingGates"):
             gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
             gated["message"] = "Scheduling is blocked due to non-empty scheduling gates"
@@ -230,7 +235,7 @@ class PodBehaviour(Behaviour):
         if fault := name_fault(str(node)):
             return [Cause.invalid(field, node, fault)]
         if child(old, "spec", "nodeName"):
-            return [Cause.forbidden(field, "may not be set on a pod that is already bound to a node")]
+            return [Cause.forbidden(field, "may not be set on pods that are already bound to a node")]
         return []
 
     def grace(self, obj: Json, asked: int | None) -> int | None:
@@ -239,6 +244,21 @@ class PodBehaviour(Behaviour):
         period = child(obj, "spec", "terminationGracePeriodSeconds") if asked is None else asked
         seconds = 30 if period is None else int(period)
         return 1 if seconds < 0 else seconds
+
+
+def _quality(spec: Json) -> str:
+    """The quality of service, by what the containers ask for and are limited to."""
+    containers = [one for one in spec.get("containers") or () if isinstance(one, dict)]
+    limits = [mapping(one, "resources", "limits") for one in containers]
+    requests = [
+        {**limit, **mapping(one, "resources", "requests")} for one, limit in zip(containers, limits, strict=True)
+    ]
+    if not any(requests):
+        return "BestEffort"
+    exact = all(
+        limit.keys() >= {"cpu", "memory"} and asked == limit for asked, limit in zip(requests, limits, strict=True)
+    )
+    return "Guaranteed" if exact else "Burstable"
 
 
 def _fixed_part(spec: Json, free: tuple[str, ...]) -> Json:

@@ -124,12 +124,25 @@ def _merge_list(old: Any, patch: list[Any], path: tuple[str, ...]) -> list[Any]:
     if key is None:
         return patch
     if key == PRIMITIVE:
-        return before + [item for item in patch if item not in before]
+        return _in_order(before, patch)
     if any(isinstance(item, dict) and item == {"$patch": "replace"} for item in patch):
         before, patch = [], [item for item in patch if item != {"$patch": "replace"}]
+    merged = before
     for item in patch:
-        before = _merge_item(before, item, key, path)
-    return before
+        merged = _merge_item(merged, item, key, path)
+    by_key = {item.get(key): item for item in merged}
+    order = _in_order([item.get(key) for item in before], [item[key] for item in patch])
+    return [by_key[name] for name in order if name in by_key]
+
+
+def _in_order(before: list[Any], patch: list[Any]) -> list[Any]:
+    """Two rows made one, each in its order: what the patch names, and the rest. What is new goes ahead of the rest."""
+    place = {name: index for index, name in enumerate(before)}
+    named, rest = list(dict.fromkeys(patch)), [name for name in before if name not in patch]
+    result: list[Any] = []
+    while named and rest:
+        result.append(named.pop(0) if place.get(named[0], -1) < place[rest[0]] else rest.pop(0))
+    return [*result, *named, *rest]
 
 
 def _merge_item(items: list[Any], patch: Any, key: str, path: tuple[str, ...]) -> list[Any]:
@@ -145,13 +158,18 @@ def _merge_item(items: list[Any], patch: Any, key: str, path: tuple[str, ...]) -
 
 def json_patch(obj: Json, patch: Any) -> Json:
     """JSON Patch. A failed `test` looks like any other patch that cannot be applied: 422 with no cause."""
-    if not isinstance(patch, list):
-        raise bad_request("error decoding patch: a JSON Patch must be a JSON array")
+    if not isinstance(patch, list) or not all(isinstance(step, dict) for step in patch):
+        raise bad_request("error decoding patch: a JSON Patch must be a JSON array of objects")
     try:
         result = jsonpatch.JsonPatch(patch).apply(obj)
-    except jsonpatch.InvalidJsonPatch as error:
-        raise bad_request(f"error decoding patch: {error}") from error
-    except (jsonpatch.JsonPatchException, JsonPointerException, KeyError, TypeError, IndexError) as error:
+    except (
+        jsonpatch.InvalidJsonPatch,
+        jsonpatch.JsonPatchException,
+        JsonPointerException,
+        KeyError,
+        TypeError,
+        IndexError,
+    ) as error:
         raise patch_refused() from error
     if not isinstance(result, dict):
         raise patch_refused()

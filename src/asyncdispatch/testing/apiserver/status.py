@@ -208,6 +208,15 @@ def unsupported_media(accepted: Iterable[str]) -> StatusError:
     return StatusError(415, message + ", ".join(accepted), reason="UnsupportedMediaType", details={})
 
 
+def unknown_patch(custom: bool) -> StatusError:
+    """A kind of patch that is not taken: told by two parts of the server, each in its own words."""
+    if not custom:
+        return StatusError(415, "415: Unsupported Media Type", reason="UnsupportedMediaType", details={})
+    types = ("application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml")
+    message = "the body of the request was in an unknown format - accepted media types include: " + ", ".join(types)
+    return StatusError(415, message, reason="UnsupportedMediaType")
+
+
 def method_not_allowed() -> StatusError:
     message = "the server does not allow this method on the requested resource"
     return StatusError(405, message, reason="MethodNotAllowed", details={})

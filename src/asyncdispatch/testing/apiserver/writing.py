@@ -28,7 +28,7 @@ from asyncdispatch.testing.apiserver.status import (
     modified,
     not_found,
     success,
-    unsupported_media,
+    unknown_patch,
 )
 from asyncdispatch.testing.apiserver.store import Store, Stored, format_time
 
@@ -110,11 +110,7 @@ class Writer:
         if not target.resource.custom:
             new = patches.without_nulls(new)
         given = mapping(new, "metadata")
-        if given.get("name", target.name) != target.name:
-            message = f"the name of the object ({given['name']}) does not match the name on the URL ({target.name})"
-            raise bad_request(message)
-        if target.resource.namespaced and given.get("namespace", target.namespace) != target.namespace:
-            raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+        _check_place(target, given)
         old = self.store.get(target.resource, target.namespace, target.name)
         if old is None:
             return self._replace_nothing(target, new, dry_run, agent)
@@ -139,15 +135,15 @@ class Writer:
         self, target: Target, content_type: str, patch: Any, *, dry_run: bool = False, agent: str = ""
     ) -> Written:
         """PATCH in one of the kinds that the resource accepts; last writer wins unless the patch carries a version."""
-        accepted = patches.accepted(target.resource.custom)
-        if content_type not in accepted:
-            raise unsupported_media(accepted)
+        if content_type not in patches.accepted(target.resource.custom):
+            raise unknown_patch(target.resource.custom)
         old = self.store.get(target.resource, target.namespace, target.name)
         if old is None:
             raise not_found(*target.about)
         new = patches.apply(content_type, old.obj, patch)
         if fault := meta.shape_fault(new):
             raise invalid("", "", "", [Cause.invalid("patch", "", fault)])
+        _check_place(target, mapping(new, "metadata"))
         return self._update(target, old, new, dry_run, agent)
 
     def _update(self, target: Target, old: Stored, new: Json, dry_run: bool, agent: str) -> Written:
@@ -196,7 +192,7 @@ class Writer:
         old = self.store.get(resource, target.namespace, target.name)
         if old is None:
             raise not_found(*target.about)
-        _check_preconditions(target, old, options.get("preconditions") or {})
+        check_preconditions(old, options.get("preconditions") or {})
         step = Admission(
             *("DELETE", resource, "", target.namespace, target.name),
             *(None, old, self.store, dry_run, agent),
@@ -206,7 +202,9 @@ class Writer:
         grace = resource.behaviour.grace(old.obj, None if asked is None else int(asked))
         dying = self._dying(old, grace or 0)
         if _may_end(resource, dying) and not dry_run:
-            ended = self.store.remove(old)
+            # Whatever ends gracefully is seen to be dying first, even if it ends at once.
+            seen = old if grace is None or dying is old.obj else self.store.put(resource, dying)
+            ended = self.store.remove(seen)
             answer = ended if resource.returns_deleted else success(_deleted_details(ended))
             return Written(200, answer, True, ended)
         if _may_end(resource, dying):
@@ -273,6 +271,15 @@ class Writer:
         return {**old.obj, "metadata": metadata, "spec": spec, "status": status}
 
 
+def _check_place(target: Target, given: Json) -> None:
+    """400 for a body that is for another object than the path."""
+    if given.get("name", target.name) != target.name:
+        message = f"the name of the object ({given['name']}) does not match the name on the URL ({target.name})"
+        raise bad_request(message)
+    if target.resource.namespaced and given.get("namespace", target.namespace) != target.namespace:
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+
+
 def _with_status_of(resource: Resource, new: Json, old: Json) -> Json:
     """`new` with `old`'s status, where the main resource ignores changes of it."""
     if not resource.status:
@@ -316,12 +323,17 @@ def precondition_failed(target: Target, what: str, wanted: str, stored: str) -> 
     return conflict(*target.about, why)
 
 
-def _check_preconditions(target: Target, old: Stored, wanted: Mapping[str, Any]) -> None:
-    for field, label in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+def check_preconditions(old: Stored, wanted: Mapping[str, Any]) -> None:
+    """409, which names the kind and not its plural, if the object is another one than a deletion is meant for."""
+    resource = old.resource
+    for field, label, why in (
+        ("uid", "UID", "deleted and then recreated"),
+        ("resourceVersion", "ResourceVersion", "modified"),
+    ):
         given, stored = wanted.get(field), old.obj["metadata"][field]
         if given and given != stored:
-            why = f"the {label} in the precondition ({given}) does not match the {label} in record ({stored})."
-            raise conflict(*target.about, f"{why} The object might have been modified, or deleted and recreated")
+            fault = f"the {label} in the precondition ({given}) does not match the {label} in record ({stored})."
+            raise conflict(resource.group, resource.kind, old.key[1], f"{fault} The object might have been {why}")
 
 
 def _deleted_details(stored: Stored) -> Json:
