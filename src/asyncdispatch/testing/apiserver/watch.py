@@ -211,9 +211,10 @@ class WatchStream:
             until = min(until, self._next_bookmark)
         if self._late:
             until = min(until, self._late[0][0])
-        left = until - self._time()
+        # At least a microsecond: a virtual clock would not get past what rounding leaves of a time.
+        left = max(until - self._time(), 1e-6)
         try:
-            async with asyncio.timeout(None if left == float("inf") else max(left, 0)):
+            async with asyncio.timeout(None if left == float("inf") else left):
                 await self._wake.wait()
         except TimeoutError:
             pass
