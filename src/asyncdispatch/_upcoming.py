@@ -1,0 +1,130 @@
+"""What would start next, without starting it: the ordering's own code, run on a small copy of its queues.
+
+Only as many calls of each queue are copied as are asked for, so that a look costs the same however many wait.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from heapq import merge
+from typing import TYPE_CHECKING
+
+from asyncdispatch._core.executions import nanoseconds
+from asyncdispatch._core.lanes import Lane
+from asyncdispatch._core.ordering import Group, Ordering
+from asyncdispatch._core.states import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from asyncdispatch._core.machine import Machine
+    from asyncdispatch._core.ordering import FlowQueue
+    from asyncdispatch._core.seats import Flow
+
+__all__ = ["upcoming"]
+
+
+def upcoming(core: Machine, now: int, count: int) -> list[Entry]:
+    """The next `count` calls to start, in order, if seats came free one by one and nothing else happened meanwhile.
+
+    A flow or call type that is full starts nothing, and each start takes one of its seats; so does a breaker's probe.
+    Calls whose time is over, or whose credentials are held, are left out: they will not start when it is their turn.
+    Changes nothing.
+    """
+    found: list[Entry] = []
+    if count < 1:
+        return found
+    model = _Model(core, now, count)
+    while len(found) < count and (twin := model.ordering.pick()) is not None:
+        entry: Entry = twin.owner
+        if _starts(core, entry, now):
+            model.start(twin)
+            found.append(entry)
+        else:
+            model.ordering.remove(twin)
+    return found
+
+
+def _starts(core: Machine, entry: Entry, now: int) -> bool:
+    """What the machine checks last, before a start."""
+    if core.limit(entry) <= now:
+        return False
+    if core.holds:
+        scope = core.executable(entry).scope
+        hold = core.holds.get(("call", entry.ticket) if scope is None else scope)
+        if hold is not None and hold.probe is not entry:
+            return False
+    if core.ordered(entry):
+        lane = core.lanes.table.get(core.lane_key(entry))
+        return not (isinstance(lane, Lane) and lane.oldest_write(entry.ticket))
+    return True
+
+
+class _Model:
+    """Twins of the ready calls, their flows and their types, in an ordering of their own."""
+
+    def __init__(self, core: Machine, now: int, count: int) -> None:
+        self._core = core
+        self._now = now
+        self.ordering = Ordering(core.levels, nanoseconds(core.config.aging))
+        self._flows: dict[str, Flow] = {}
+        self._groups: dict[str, Group] = {}
+        for band in core.ordering.bands():
+            for queue in band.queues:
+                self._copy(queue, count)
+
+    def _copy(self, queue: FlowQueue, count: int) -> None:
+        flow, group = self._flow(queue.flow), self._group(queue.band.group)
+        for entry in _in_order(queue):
+            twin = Entry(entry, entry.call, entry.ticket, entry.rank, entry.level, entry.deadline, flow, group)
+            self.ordering.push(twin, queue.blocked)
+            count -= _starts(self._core, entry, self._now)
+            if not count:
+                break
+        band = group.bands[queue.band.level]
+        assert band is not None
+        twin_queue = band.named[flow.name]
+        band.service, twin_queue.tag = queue.band.service, queue.tag
+        if not twin_queue.blocked:
+            band.tags[twin_queue.slot] = twin_queue.tag
+
+    def _flow(self, flow: Flow) -> Flow:
+        twin = self._flows.get(flow.name)
+        if twin is None:
+            twin = self._flows[flow.name] = copy(flow)
+            twin.queues = []
+        return twin
+
+    def _group(self, group: Group) -> Group:
+        twin = self._groups.get(group.name)
+        if twin is None:
+            twin = self._groups[group.name] = Group(group.name, group.limit, self._core.levels)
+            twin.in_flight = group.in_flight
+        return twin
+
+    def start(self, twin: Entry) -> None:
+        """It leaves its queue, takes a seat of its flow and type, and is the one probe of a half-open breaker."""
+        self.ordering.take(twin)
+        flow, group = twin.flow, twin.group
+        flow.in_flight += 1
+        group.in_flight += 1
+        breaker = self._core.breakers.table.get((flow.name, group.name))
+        probe = breaker is not None and breaker.half_open
+        for queue in list(flow.queues):
+            if flow.full or (probe and queue.band.group is group):
+                self.ordering.refresh(queue, True)
+        if group.full:
+            self.ordering.refresh_group(group)
+
+
+def _in_order(queue: FlowQueue) -> Iterator[Entry]:
+    """The live calls of a queue, in the order in which they would start."""
+    young = (entry for entry in queue.fifo if entry.at is queue)
+    if not queue.heap:
+        return young
+    live = {e.ticket: e for rank, _, e in queue.heap if e.at is queue.older and e.rank == rank}
+    return merge(sorted(live.values(), key=_rank), young, key=_rank)
+
+
+def _rank(entry: Entry) -> int:
+    return entry.rank
