@@ -155,6 +155,15 @@ async def test_a_list_whose_pages_expire_is_begun_anew(server, cluster):
         assert now() < 1
 
 
+async def test_a_list_is_as_old_as_its_beginning(server, cluster):
+    server.delay(5, applied=True, verb="list")
+    async with cluster.reflector("v1", "Pod") as pods:
+        await pods.synced()
+        assert pods.stale_for >= 5
+        await asyncio.sleep(62)
+        assert pods.stale_for < 5, "a bookmark says that it is still so"
+
+
 async def test_the_old_store_is_kept_until_the_new_list_is_whole(server, cluster):
     """Its pages come one at a time, while everything else goes on."""
     for number in range(10):
@@ -320,6 +329,7 @@ async def test_counting_is_not_fooled_by_what_is_on_its_way(server, cluster):
             if number % 3 == 0:
                 server.finish("Pod", f"q{number}", namespace="ns")
             if number % 12 == 11:
+                server.create(config_map(f"c{number}"))  # so that the count is of a version that no Pod has
                 server.close_watches()
             await asyncio.sleep(1)
         assert sum(record.query.get("limit") == "1" for record in server.audit) >= 8
