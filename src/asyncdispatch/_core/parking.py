@@ -62,6 +62,11 @@ class Budget:
     def available(self) -> float:
         return self._tokens / SECOND
 
+    def at(self, now: int) -> float:
+        """What is available with what time has given since; changes nothing."""
+        gained = (now - self._seen) * self._per_second // SECOND
+        return min(self._burst, self._tokens + max(0, gained)) / SECOND
+
     def earn(self) -> None:
         self._tokens = min(self._burst, self._tokens + self._earn)
         self.full = self._tokens == self._burst
