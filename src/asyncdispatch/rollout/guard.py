@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -219,6 +219,11 @@ class Guard:
     @property
     def state(self) -> GuardState:
         return self._judge.state
+
+    @property
+    def rollback_reasons(self) -> Mapping[str, int]:
+        """How often it has rolled back, by the signal with the strongest evidence."""
+        return self._judge.rollback_reasons
 
     def report(self) -> GuardReport:
         """What it sees, what it compares that with, and why it did what it did. `str` of it is for people."""

@@ -141,6 +141,7 @@ class Judge:
         self.state = RECORDING
         self.since = 0.0
         self.rollbacks = 0
+        self.rollback_reasons: dict[str, int] = {}
         self._in_a_row = 0
         self._until: float | None = None
         self._ended = 0  # calls of the small share
@@ -265,6 +266,7 @@ class Judge:
         hold_off = None
         if step is Step.BREACHED:
             hold_off = self._hold_off()
+            self.rollback_reasons[breaches[0].signal] = self.rollback_reasons.get(breaches[0].signal, 0) + 1
             self._until = None if hold_off is None else now + hold_off
         elif step in (Step.OPENED, Step.CLOSED):
             self._in_a_row = 0
