@@ -219,11 +219,11 @@ def test_a_dispatcher_takes_nothing_but_a_configuration(value: Any):
         Dispatcher(value)
 
 
-@pytest.mark.parametrize("name", ["rollout", "registry"])
-def test_what_comes_later_is_refused_for_now(name: str):
-    later: dict[str, Any] = {name: object()}
-    with pytest.raises(ConfigurationError, match=f"{name}=.*must be None in this version"):
-        Dispatcher(**later)
+@pytest.mark.parametrize(("name", "what"), [("rollout", "a Rollout"), ("registry", "a prometheus_client.Coll")])
+def test_a_dispatcher_takes_nothing_but_a_rollout_and_a_registry(name: str, what: str):
+    wrong: dict[str, Any] = {name: object()}
+    with pytest.raises(ConfigurationError, match=f"{name}=.*must be {what}.* or None"):
+        Dispatcher(**wrong)
 
 
 def test_whole_numbers_are_seconds_too():

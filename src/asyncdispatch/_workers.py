@@ -219,7 +219,7 @@ class WorkerPool:
                 continue
             if entry.phase is STOPPING:  # an observer of the call before has cancelled it: nothing of it was sent
                 entry.attempts -= 1
-                core.stopped(entry, False, now_of())
+                core.stopped(entry, False, now_of(), begun=False)
                 entry = None
                 continue
             # From call to call, while one seat passes on.

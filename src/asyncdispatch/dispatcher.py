@@ -48,6 +48,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from prometheus_client import CollectorRegistry
+
+    from asyncdispatch.metrics import DispatcherMetrics
+
 __all__ = ["Contexts", "Dispatcher"]
 
 T = TypeVar("T")
@@ -66,7 +70,8 @@ class Dispatcher(Closing, Observing):
     Leaving the block drains within `drain_timeout`; an exception inside closes at once instead. `observers` implement
     any of accepted(handle), started(handle, number), attempted(handle, number, error or None), retried(handle, verdict,
     delay), settled(handle, outcome) and mode_changed(old, new, reason): they run on the event loop after each step;
-    their errors are logged and counted. All methods but `submit_threadsafe` belong to the event loop that entered it.
+    their errors are logged and counted. `registry` is prometheus_client's, and shows this one dispatcher's metrics (see
+    `asyncdispatch.metrics`). All methods but `submit_threadsafe` belong to the event loop that entered it.
     """
 
     def __init__(
@@ -74,20 +79,19 @@ class Dispatcher(Closing, Observing):
         config: DispatcherConfig = DispatcherConfig(),
         *,
         rollout: Rollout | None = None,
-        registry: None = None,
+        registry: CollectorRegistry | None = None,
         observers: Sequence[Any] = (),
     ) -> None:
         if not isinstance(config, DispatcherConfig):
             raise ConfigurationError("config", config, "must be a DispatcherConfig")
         if rollout is not None and not isinstance(rollout, Rollout):
             raise ConfigurationError("rollout", rollout, "must be a Rollout or None")
-        if registry is not None:
-            raise ConfigurationError("registry", registry, "must be None in this version")
         self.config = config
         self.rollout = rollout
         self._admits = None if rollout is None else rollout.admits
         self.contexts = Contexts(self)
-        self._core = DispatchCore(config, CallHandle, self)
+        self.metrics = None if registry is None else _metrics_of(self, registry)
+        self._core = DispatchCore(config, CallHandle, self, None if self.metrics is None else self.metrics.meter)
         self._delays = Delays(config.retry, random.Random())
         self._totals = Totals()
         self._outcomes = dict.fromkeys(TERMINAL, 0)  # but successes, which are what is left of all that was accepted
@@ -119,6 +123,8 @@ class Dispatcher(Closing, Observing):
         self._on_attempted = bool(self._hooks["attempted"])
         self._on_retried = bool(self._hooks["retried"])
         self._on_settled = bool(self._hooks["settled"])
+        if self.metrics is not None:
+            self.metrics.register(observers)
 
     # -- entering and leaving -----------------------------------------------------------------------------------
 
@@ -171,8 +177,10 @@ class Dispatcher(Closing, Observing):
         self._check_loop()
         try:
             handle: CallHandle[T] = self._core.submit(call, self._now(), since)  # type: ignore[assignment]
-        except DispatchError:
+        except DispatchError as error:
             self._totals.refused += 1
+            if self.metrics is not None:
+                self.metrics.refused(error)
             self._flush()
             raise
         if self._on_accepted:
@@ -389,6 +397,8 @@ class Dispatcher(Closing, Observing):
         if mode is old:
             return
         log.info("mode %s -> %s: %s", old.value, mode.value, reason, extra={"mode": mode.value, "reason": reason})
+        if self.metrics is not None:
+            self.metrics.mode_changed(mode)
         self._observe("mode_changed", old, mode, reason)
         self._mode_event.set()
         self._mode_event = asyncio.Event()
@@ -577,6 +587,12 @@ def _nanoseconds_of(loop: asyncio.AbstractEventLoop) -> Callable[[], int]:
     if getattr(type(loop), "time", None) is asyncio.BaseEventLoop.time:
         return time.monotonic_ns
     return lambda: int(loop.time() * SECOND + 0.5)  # not below a whole time that the timer was set for
+
+
+def _metrics_of(dispatcher: Dispatcher, registry: CollectorRegistry) -> DispatcherMetrics:
+    from asyncdispatch.metrics import DispatcherMetrics  # who has no registry need not wait for its import
+
+    return DispatcherMetrics(dispatcher, registry)
 
 
 def _wake(future: asyncio.Future[None]) -> None:
