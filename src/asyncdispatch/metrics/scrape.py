@@ -11,7 +11,7 @@ from prometheus_client.samples import Exemplar
 
 from asyncdispatch._core.admission import Pressure
 from asyncdispatch._core.metering import OTHER, RESULTS, SUCCESS, Attempts, Tally
-from asyncdispatch._core.states import SECOND, SUCCEEDED, WAITING
+from asyncdispatch._core.states import SECOND, SUCCEEDED, WAITING, CallState
 from asyncdispatch.metrics.families import DURATION_BOUNDS, FAMILIES, WAIT_BOUNDS
 from asyncdispatch.metrics.labels import warn_of_overflow
 from asyncdispatch.metrics.reading import read
@@ -126,7 +126,8 @@ class Scrape:
                 exemplar = Exemplar({"ticket": str(example[1])}, took)
             before = bound
             value = sum(counts[: number + 1])
-            metric.add_sample(full_name, {**labels, "le": "+Inf" if bound == math.inf else repr(bound)}, value, exemplar=exemplar)
+            end = "+Inf" if bound == math.inf else repr(bound)
+            metric.add_sample(full_name, {**labels, "le": end}, value, exemplar=exemplar)
 
     def _calls(self) -> None:
         core, metrics = self._core, self._metrics
@@ -147,9 +148,9 @@ class Scrape:
                 self._add("reconciles_total", count, tally.name, answer)
 
     def _outcomes(self, tally: Tally) -> None:
-        outcomes = dict(tally.outcomes)
-        if quick := sum(tally.quick):
-            outcomes[SUCCEEDED, ""] = outcomes.get((SUCCEEDED, ""), 0) + quick
+        outcomes: dict[tuple[CallState, str], int] = {(SUCCEEDED, ""): sum(tally.quick)}
+        for key, count in tally.outcomes.items():
+            outcomes[key] = outcomes.get(key, 0) + count
         for (state, reason), count in outcomes.items():
             self._add("calls_total", count, tally.name, state.value, reason)
 
