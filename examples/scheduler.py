@@ -41,7 +41,8 @@ def amount(quantity):
 
 def requests_of(pod):
     """What the Pod takes of its node: all its containers together, or the greediest that runs before them."""
-    spec, total = pod["spec"], Counter()
+    spec = pod["spec"]
+    total: Counter[str] = Counter()
     for container in spec.get("containers", ()):
         total.update(amounts(container.get("resources", {}).get("requests")))
     for container in spec.get("initContainers", ()):
@@ -163,7 +164,7 @@ class Scheduler:
         self.nodes = defaultdict(Node)
         self.queue, self.queued, self.numbers = [], set(), itertools.count()
         self.parked, self.fits_nowhere = {}, set()  # those tried again later; of them, those that wait for room
-        self.tries = Counter()
+        self.tries: Counter[tuple[str, str]] = Counter()
         self.wake = asyncio.Event()
 
     async def run(self):
@@ -190,11 +191,12 @@ class Scheduler:
         seat = self.seats.get(key)
         if seat is None or not waits(seat.pod):
             return
-        reasons, feasible = Counter(), []
+        reasons: Counter[str] = Counter()
+        feasible = []
         for name, node in self.nodes.items():
             why = node.unsuitable(seat.pod) or node.lacks(seat, key)
             if why:
-                reasons[why] += 1
+                reasons[why] += bool(node.room)  # without any, it is gone
             else:
                 feasible.append(name)
         try:
@@ -224,8 +226,8 @@ class Scheduler:
         """It fits nowhere: make room if it is urgent, say so in its status, and try again later."""
         self.park(key, self.backoff(key))
         self.fits_nowhere.add(key)
-        said = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
-        message = f"0/{len(self.nodes)} nodes are available: {said or 'there are none'}."
+        said = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()) if count)
+        message = f"0/{reasons.total()} nodes are available: {said or 'there are none'}."
         nominated = nominated_of(seat.pod)
         if not self.makes_room(nominated, seat):
             nominated = await self.preempt(key, seat)
@@ -247,8 +249,8 @@ class Scheduler:
         """Ask the least important Pods that stand in the way to go. Returns the node on which they are, or None."""
         if seat.pod["spec"].get("preemptionPolicy") == "Never":
             return None
-        options = [(name, node.victims(seat, key)) for name, node in self.nodes.items()]
-        options = [(victims[-1].priority, len(victims), name, victims) for name, victims in options if victims]
+        found = [(name, node.victims(seat, key)) for name, node in self.nodes.items()]
+        options = [(victims[-1].priority, len(victims), name, victims) for name, victims in found if victims]
         if not options:
             return None
         *_, node, victims = min(options, key=lambda option: option[:3])
