@@ -13,6 +13,7 @@ from asyncdispatch._core.executions import nanoseconds
 from asyncdispatch._core.lanes import Lane
 from asyncdispatch._core.ordering import Group, Ordering
 from asyncdispatch._core.states import Entry
+from asyncdispatch._reasons import hold_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,11 +50,8 @@ def _starts(core: Machine, entry: Entry, now: int) -> bool:
     """What the machine checks last, before a start."""
     if core.limit(entry) <= now:
         return False
-    if core.holds:
-        scope = core.executable(entry).scope
-        hold = core.holds.get(("call", entry.ticket) if scope is None else scope)
-        if hold is not None and hold.probe is not entry:
-            return False
+    if core.holds and (hold := hold_of(core, entry)) is not None and hold.probe is not entry:
+        return False
     if core.ordered(entry):
         lane = core.lanes.table.get(core.lane_key(entry))
         return not (isinstance(lane, Lane) and lane.oldest_write(entry.ticket))

@@ -26,6 +26,7 @@ from asyncdispatch._core.executions import nanoseconds
 from asyncdispatch._core.short import DispatchCore
 from asyncdispatch._core.states import FAILED, NEVER, READ, SECOND, SUCCEEDED, TERMINAL, Entry
 from asyncdispatch._delays import Delays
+from asyncdispatch._dumping import dump_dispatcher
 from asyncdispatch._observing import Observing
 from asyncdispatch._workers import WorkerPool, extra_of
 from asyncdispatch.calls import APICall, ObjectRef, validate_call
@@ -361,6 +362,14 @@ class Dispatcher(Closing, Observing):
         return take_statistics(
             self._core, self._mode, self._totals, outcomes, attempts, retried, self._last_settled, now
         )
+
+    def dump(self, *, limit: int = 100) -> dict[str, Any]:
+        """What waits and why, what flies, what would start next, and what holds calls back, as JSON (see the docs).
+
+        At most `limit` rows of each. No bodies and no messages of errors. Works in every state; costs what `statistics`
+        costs. Raises `ConfigurationError` for a wrong limit, and outside of its event loop while it runs.
+        """
+        return dump_dispatcher(self, limit)
 
     @property
     def _succeeded(self) -> int:
