@@ -24,7 +24,7 @@ from asyncdispatch._contexts import Contexts
 from asyncdispatch._core.admission import Pressure
 from asyncdispatch._core.executions import nanoseconds
 from asyncdispatch._core.short import DispatchCore
-from asyncdispatch._core.states import FAILED, NEVER, READ, SECOND, SUCCEEDED, TERMINAL, Entry
+from asyncdispatch._core.states import FAILED, NEVER, READ, SECOND, SUCCEEDED, TERMINAL, CallState, Entry
 from asyncdispatch._delays import Delays
 from asyncdispatch._dumping import dump_dispatcher
 from asyncdispatch._observing import Observing
@@ -95,7 +95,8 @@ class Dispatcher(Closing, Observing):
         self._core = DispatchCore(config, CallHandle, self, None if self.metrics is None else self.metrics.meter)
         self._delays = Delays(config.retry, random.Random())
         self._totals = Totals()
-        self._outcomes = dict.fromkeys(TERMINAL, 0)  # but successes, which are what is left of all that was accepted
+        # But successes, which are what is left of all that was accepted.
+        self._outcomes: dict[CallState, int] = dict.fromkeys(TERMINAL, 0)
         self._last_settled: int | None = None
         self._more_attempts = 0  # of handles that were settled, beyond one for each
         self._mode = Mode.ASYNC
