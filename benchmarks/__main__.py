@@ -22,6 +22,7 @@ from benchmarks.p6_extras import p6
 from benchmarks.p7_cancel import p7
 from benchmarks.p8_priority import p8
 from benchmarks.p9_fairness import p9
+from benchmarks.p11_adapter import p11
 from benchmarks.p12_threads import p12
 from benchmarks.p15_cluster import p15
 from benchmarks.p16_scheduler import p16
@@ -38,6 +39,7 @@ BENCHMARKS: dict[str, Callable[[Scale], list[Figure]]] = {
     "P7": p7,
     "P8": p8,
     "P9": p9,
+    "P11": p11,
     "P12": p12,
     "P15": p15,
     "P16": p16,

@@ -40,6 +40,8 @@ class Scale:
     from_thread: int
     pods: int
     """Of P16, to be placed in one sample."""
+    patches: int
+    """Status patches in one sample of P11."""
     writes: int
     """Of P15, in one sample."""
     plane_rounds: int
@@ -60,6 +62,7 @@ FULL = Scale(
     flood=20_000,
     from_thread=10_000,
     pods=1_000,
+    patches=500,
     writes=1_000,
     plane_rounds=3,
 )
@@ -77,6 +80,7 @@ QUICK = Scale(
     flood=5_000,
     from_thread=10_000,
     pods=300,
+    patches=300,
     writes=300,
     plane_rounds=2,
 )
@@ -94,6 +98,7 @@ TINY = Scale(
     flood=200,
     from_thread=20,
     pods=10,
+    patches=5,
     writes=20,
     plane_rounds=1,
 )
