@@ -60,9 +60,9 @@ class Extender:
 
 
 @asynccontextmanager
-async def serving(cluster, port):
-    """The extender, ready for kube-scheduler. Leaving it answers what was asked, then carries out what is left."""
-    async with Dispatcher() as dispatcher, cluster.reflector("v1", "Node", dispatcher=dispatcher) as nodes:
+async def serving(cluster, dispatcher, port):
+    """The extender, ready for kube-scheduler, at the URL that this gives. Leaving it answers what was asked first."""
+    async with cluster.reflector("v1", "Node", dispatcher=dispatcher) as nodes:
         await nodes.synced()
         app = web.Application(client_max_size=64 * 1024**2)
         app.add_routes(Extender(cluster, dispatcher, nodes).routes)
@@ -106,13 +106,17 @@ async def main(kubeconfig, context, port):
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        async with Cluster.connect(kubeconfig, context) as cluster, serving(cluster, port) as url:
+        async with (
+            Cluster.connect(kubeconfig, context) as cluster,
+            Dispatcher() as dispatcher,
+            serving(cluster, dispatcher, port) as url,
+        ):
             print(f"serving at {url}", flush=True)
             await stop.wait()
         return 0
     async with EmbeddedAPIServer(latency=0.02) as server, server.api_client() as api_client:
         pods = small_world(server)
-        async with serving(Cluster(api_client), 0) as url:
+        async with Dispatcher() as dispatcher, serving(Cluster(api_client), dispatcher, 0) as url:
             server.fail(times=2, status=503, verb="bind")  # of which kube-scheduler hears nothing
             errors = await ask_as_kube_scheduler(pods, url)
         nodes = [pod["spec"].get("nodeName") for pod in server.objects.of("Pod")]
