@@ -14,6 +14,8 @@ import pytest_asyncio
 
 from asyncdispatch.kubernetes import Cluster
 from asyncdispatch.testing import ControlPlane
+from asyncdispatch.testing.controlplane import Role
+from tests.e2e.audit import AuditLog
 
 HERE = Path(__file__).parent
 _NUMBERS = itertools.count(1)
@@ -28,10 +30,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
 
 
+@pytest.fixture(scope="session")
+def audit_log(tmp_path_factory: pytest.TempPathFactory) -> AuditLog:
+    """What the API server of `plane` was asked to write, and what it answered."""
+    return AuditLog(tmp_path_factory.mktemp("audit"))
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def plane() -> AsyncIterator[ControlPlane]:
-    """etcd and kube-apiserver. Leave it as healthy as it was: what kills or floods starts a ControlPlane of its own."""
-    async with ControlPlane() as running:
+async def plane(audit_log: AuditLog) -> AsyncIterator[ControlPlane]:
+    """etcd and kube-apiserver. Leave it as healthy as it was: what kills or floods starts a ControlPlane of its own.
+
+    The role "bot" has no rights until a test gives it some in a namespace.
+    """
+    async with ControlPlane(flags={"kube-apiserver": audit_log.flags}, roles={"bot": Role("bot")}) as running:
         yield running
 
 

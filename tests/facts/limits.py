@@ -4,7 +4,7 @@ from typing import Any
 
 from asyncdispatch.testing import answers
 from asyncdispatch.testing.apiserver import Admission, service_account
-from tests.facts.world import WIDGETS, World, embedded_only, pod, refused, scenario
+from tests.facts.world import WIDGETS, World, binding, embedded_only, pod, refused, scenario
 
 # -- quotas -----------------------------------------------------------------------------------------------------------
 
@@ -81,12 +81,19 @@ async def a_create_while_others_charge_the_quota(world: World) -> None:
 
 @scenario
 async def a_namespace_that_is_being_deleted(world: World) -> None:
-    """Creates: 403, cause NamespaceTerminating. Patches and deletes pass."""
+    """Creates: 403, cause NamespaceTerminating; binds and evictions are creates too. Patches and deletes pass."""
     await world.bound()
+    await world.pod("free")
     assert (await world.delete(f"/api/v1/namespaces/{world.namespace}")).status in (200, 202)
-    reply = await world.post(world.pods(), pod("new"))
-    refused(reply, 403, "Forbidden", "because it is being terminated")
-    assert ("metadata.namespace", "NamespaceTerminating") in reply.causes
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "web"}}
+    for reply in (
+        await world.post(world.pods(), pod("new")),
+        await world.bind("free"),
+        await world.bind("nothing"),
+        await world.post(world.pods("web", "eviction"), eviction),
+    ):
+        assert refused(reply, 403, "Forbidden", "because it is being terminated")["details"]["kind"] == "pods"
+        assert ("metadata.namespace", "NamespaceTerminating") in reply.causes
     assert (await world.patch(world.pods("web"), {"metadata": {"labels": {"a": "b"}}})).status == 200
     assert (await world.delete(world.pods("web"), {"gracePeriodSeconds": 0})).status == 200
 
@@ -94,8 +101,9 @@ async def a_namespace_that_is_being_deleted(world: World) -> None:
 @scenario
 async def a_namespace_that_is_not_there(world: World) -> None:
     """404, about the namespace."""
-    status = refused(await world.post("/api/v1/namespaces/nowhere/pods", pod()), 404, "NotFound")
-    assert status["details"] == {"name": "nowhere", "kind": "namespaces"}
+    there = "/api/v1/namespaces/nowhere/pods"
+    for reply in (await world.post(there, pod()), await world.post(f"{there}/web/binding", binding("web", "n1"))):
+        assert refused(reply, 404, "NotFound")["details"] == {"name": "nowhere", "kind": "namespaces"}
 
 
 @scenario

@@ -13,7 +13,7 @@ from typing import Any
 
 from asyncdispatch.testing.apiserver import metadata as meta
 from asyncdispatch.testing.apiserver import patches, quotas
-from asyncdispatch.testing.apiserver.admission import Admission, AdmissionStep, admit
+from asyncdispatch.testing.apiserver.admission import Admission, AdmissionStep, admit, check_namespace
 from asyncdispatch.testing.apiserver.kinds import mapping, with_condition
 from asyncdispatch.testing.apiserver.resources import Resource
 from asyncdispatch.testing.apiserver.status import (
@@ -238,6 +238,7 @@ class Writer:
             raise bare('target.kind: Unsupported value: supported values: "Node", "<empty>"')
         if not node:
             raise bare("target.name: Required value")
+        check_namespace(self.store, target.resource, target.namespace, target.name)
         old = self.store.get(target.resource, target.namespace, target.name)
         if old is None:
             raise not_found(*target.about)
