@@ -18,6 +18,7 @@ from asyncdispatch import ConfigurationError
 from asyncdispatch.testing import ControlPlane, ControlPlaneError, Role
 from asyncdispatch.testing.controlplane.access import Access
 from asyncdispatch.testing.controlplane.binaries import cache_folder, find_programs, wanted_version
+from asyncdispatch.testing.controlplane.folders import make_folder
 from asyncdispatch.testing.controlplane.part import Part, PortTaken, merge_flags
 from asyncdispatch.testing.controlplane.ports import free_port
 
@@ -98,6 +99,22 @@ def test_ports_are_free_and_of_the_loopback() -> None:
     """One that is listened on is not handed out."""
     with socket.create_server(("127.0.0.1", free_port())) as listener:
         assert free_port() != listener.getsockname()[1]
+
+
+def test_folders_of_the_dead_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those in use stay, and so do kept logs."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    dead, its_lock = make_folder()
+    (dead / "data").mkdir()
+    its_lock.close()  # as the system does when its process ends
+    living, lock = make_folder()
+    logs = tmp_path / "asyncdispatch-controlplane-logs"
+    (logs / "logs").mkdir(parents=True)
+    other, another_lock = make_folder()
+    assert sorted(tmp_path.iterdir()) == sorted([living, logs, other])
+    assert stat.S_IMODE(living.stat().st_mode) == 0o700
+    lock.close()
+    another_lock.close()
 
 
 def test_roles_are_written_for_the_api_server(tmp_path: Path) -> None:

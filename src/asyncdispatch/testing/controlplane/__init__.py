@@ -1,7 +1,7 @@
 """A real control plane for tests.
 
-`binaries` (where its programs are), `build` (making them, a command), `certificates`, `ports`, `access` (roles),
-`part` (one program), `objects` (helpers) and `plane`, which puts them together.
+`binaries` (where its programs are), `build` (making them, a command), `certificates`, `folders`, `ports`, `access`
+(roles), `part` (one program), `objects` (helpers) and `plane`, which puts them together.
 """
 
 from asyncdispatch.testing.controlplane.access import Role

@@ -7,7 +7,6 @@ import base64
 import logging
 import shutil
 import ssl
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +25,7 @@ from asyncdispatch.testing.controlplane.binaries import (
     wanted_version,
 )
 from asyncdispatch.testing.controlplane.certificates import make_certificates
+from asyncdispatch.testing.controlplane.folders import make_folder
 from asyncdispatch.testing.controlplane.objects import ObjectHelpers
 from asyncdispatch.testing.controlplane.part import Part, PortTaken, merge_flags
 from asyncdispatch.testing.controlplane.ports import free_port
@@ -97,7 +97,7 @@ class ControlPlane(ObjectHelpers):
         programs = find_programs(self._wanted, names)
         programs.setdefault(KUBE_SCHEDULER, programs[KUBE_APISERVER].with_name(KUBE_SCHEDULER))
         self._loop = asyncio.get_running_loop()
-        self._folder = Path(tempfile.mkdtemp(prefix="asyncdispatch-controlplane-"))
+        self._folder, self._lock = make_folder()
         try:
             await self._start(self._folder, programs)
         except BaseException as error:
@@ -166,6 +166,7 @@ class ControlPlane(ObjectHelpers):
         folder, self._folder = self._folder, None
         if folder is not None:
             self._clear(folder, error)
+            self._lock.close()
         clients, self._clients = self._clients, []
         for closable in [*clients, *([self._http] if self._http is not None else [])]:
             await closable.close()
