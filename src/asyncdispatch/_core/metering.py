@@ -123,21 +123,23 @@ class Tally:
 
 
 class Meter:
-    """All tallies, and the waits by level. Beyond `most` of them, types that are not `known` share one."""
+    """All tallies, and the waits by level. Beyond `most` of them, types that are not `known` share one.
+
+    Those that are known have one from the start, so that whatever happens to them first is seen as a change.
+    """
 
     def __init__(self, levels: int, known: tuple[str, ...], most: int) -> None:
         self.waits = [[0] * SIZE for _ in range(levels)]
-        self.tallies: dict[str, Tally] = {}
+        self.tallies = {name: Tally(name, self.waits) for name in known}  # shown from the start
         self.overflows = 0  # how often a name had to do without a tally of its own
         self.overflowed: str | None = None  # the first of these names
-        self._known = dict.fromkeys(known)
-        self._most = most
+        self._most = most + len(known)
 
     def tally(self, name: str) -> Tally:
         """Of a call type that has come up."""
         found = self.tallies.get(name)
         if found is None:
-            if len(self.tallies) >= self._most and name not in self._known and name != OTHER:
+            if len(self.tallies) >= self._most and name != OTHER:
                 self.overflows += 1
                 self.overflowed = self.overflowed or name
                 return self.tally(OTHER)

@@ -16,6 +16,7 @@ from asyncdispatch.metrics.families import DURATION_BOUNDS, FAMILIES, WAIT_BOUND
 from asyncdispatch.metrics.labels import warn_of_overflow
 from asyncdispatch.metrics.reading import read
 from asyncdispatch.rollout.judging import GuardState
+from asyncdispatch.rollout.policy import SIGNALS
 from asyncdispatch.statistics import Mode
 
 if TYPE_CHECKING:
@@ -242,8 +243,8 @@ class Scrape:
                 self._add("guard_signal", signal.value, signal.name)
             if signal.limit is not None:
                 self._add("guard_limit", signal.limit, signal.name)
-        for reason, count in guard.rollback_reasons.items():
-            self._add("rollbacks_total", count, reason)
+        for reason in SIGNALS:  # all of them from the start, so that the first rollback is seen as a change
+            self._add("rollbacks_total", guard.rollback_reasons.get(reason, 0), reason)
 
     def _handed_in(self) -> None:
         for name, lease in self._metrics.leases.items():
