@@ -1,14 +1,19 @@
 """The programs in examples/ do what they say, on an API server of their own and by a kubeconfig."""
 
 import asyncio
+import contextlib
 import importlib.util
 import json
 import sys
 from pathlib import Path
 from types import ModuleType
 
+import aiohttp
+import kopf
 import pytest
 
+from asyncdispatch import Dispatcher, DispatcherConfig
+from asyncdispatch.kubernetes import Cluster
 from asyncdispatch.testing import EmbeddedAPIServer
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -41,8 +46,9 @@ def kubeconfig(server, tmp_path) -> Path:
     return path
 
 
-def add_pod(server, name, scheduler="asyncdispatch"):
-    spec = {"schedulerName": scheduler, "containers": [{"name": "main", "image": "app"}]}
+def add_pod(server, name, scheduler="asyncdispatch", cpu="10m", **spec):
+    container = {"name": "main", "image": "app", "resources": {"requests": {"cpu": cpu}}}
+    spec = {"schedulerName": scheduler, "containers": [container], **spec}
     return server.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 
 
@@ -175,3 +181,274 @@ def test_controller_as_a_program(monkeypatch, capsys) -> None:
         exec(compile(source, "controller.py", "exec"), {"__name__": "__main__", "__doc__": "A controller."})
     assert not exit_.value.code
     assert capsys.readouterr().out.splitlines()[-1] == "done, all Websites are up to date"
+
+
+# -- scheduler --------------------------------------------------------------------------------------------------------
+
+
+async def until(condition):
+    """Wait until `condition()` holds, in virtual time."""
+    async with asyncio.timeout(120):
+        while not condition():  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.05)
+
+
+def add_room(server, name, cpu="2", **spec):
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"name": name}}, "spec": spec}
+    server.create({**node, "status": {"allocatable": {"cpu": cpu, "memory": "4Gi", "pods": "10"}}})
+
+
+def add_class(server, name, value, **more):
+    head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+    server.create({**head, "value": value, **more})
+
+
+@contextlib.asynccontextmanager
+async def scheduling(server, **config):
+    """The example scheduler at work, and its module; what it was given is carried out in the end."""
+    module = load("scheduler")
+    async with server.api_client() as api_client, Dispatcher(DispatcherConfig(**config)) as dispatcher:
+        task = asyncio.ensure_future(module.Scheduler(Cluster(api_client), dispatcher).run())
+        yield module
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+@pytest.mark.parametrize(
+    ("quantity", "thousandths"),
+    [("1", 1000), ("250m", 250), ("0.5", 500), ("2k", 2_000_000), ("1Gi", 2**30 * 1000), ("1e3", 1_000_000), ("1u", 0)],
+)
+def test_scheduler_reads_quantities(quantity, thousandths) -> None:
+    assert load("scheduler").amount(quantity) == thousandths
+
+
+def test_scheduler_counts_what_a_pod_takes() -> None:
+    """Its containers together, or the greediest of those that run before them; its overhead; and one Pod."""
+
+    def container(cpu):
+        return {"resources": {"requests": {"cpu": cpu}}}
+
+    spec = {
+        "containers": [container("1"), container("500m"), {}],
+        "initContainers": [container("1700m"), container("1")],
+    }
+    takes = load("scheduler").requests_of({"spec": {**spec, "overhead": {"cpu": "100m", "memory": "1"}}})
+    assert takes == {"cpu": 1800, "memory": 1000, "pods": 1000}
+
+
+@pytest.mark.parametrize(
+    ("toleration", "tolerated"),
+    [
+        ({"key": "k", "operator": "Exists"}, True),
+        ({"operator": "Exists"}, True),
+        ({"key": "k", "value": "v"}, True),
+        ({"key": "k", "value": "v", "effect": "NoSchedule"}, True),
+        ({"key": "k", "value": "v", "effect": "NoExecute"}, False),
+        ({"key": "k", "value": "w"}, False),
+        ({"key": "k"}, False),
+        ({"key": "j", "operator": "Exists"}, False),
+    ],
+)
+def test_scheduler_knows_what_is_tolerated(toleration, tolerated) -> None:
+    taint = {"key": "k", "value": "v", "effect": "NoSchedule"}
+    assert load("scheduler").tolerates({"spec": {"tolerations": [toleration]}}, taint) is tolerated
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("leader_elect", [False, True])
+async def test_scheduler_on_its_own_server(leader_elect, capsys) -> None:
+    """All is where it should be: seven Pods have nodes, one small one made room, one fits nowhere."""
+    assert await load("scheduler").main(None, None, leader_elect) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if "nodes are available" in line] == ["huge"]
+    assert sum(line.startswith("small-") for line in lines) == 5
+
+
+@pytest.mark.looptime
+async def test_scheduler_tries_a_refused_bind_again(server) -> None:
+    """Its room is free again at once; the Pod itself waits a moment."""
+    server.fail(status=403, verb="bind", when=lambda record: record.name == "first")
+    add_room(server, "a", cpu="1")
+    add_pod(server, "first", cpu="1")
+    async with scheduling(server):
+        await until(lambda: [record for record in server.audit if record.verb == "bind" and record.answered])
+        add_pod(server, "second", cpu="1")
+        await until(lambda: node_of(server, "second") == "a")
+        assert node_of(server, "first") is None
+
+
+@pytest.mark.looptime
+async def test_scheduler_settles_doubts_before_it_gives_the_room_away(server) -> None:
+    """The answer to a bind is lost, though it was done: the Pod has its node, and nobody else gets that room."""
+    server.drop(applied=True, verb="bind")
+    add_room(server, "a", cpu="1")
+    add_pod(server, "first", cpu="1")
+    add_pod(server, "second", cpu="1")
+    async with scheduling(server):
+        await until(lambda: server.get("Pod", "second").get("status", {}).get("conditions"))
+    assert (node_of(server, "first"), node_of(server, "second")) == ("a", None)
+    assert [record.name for record in server.audit if record.verb == "bind"] == ["first"]
+
+
+@pytest.mark.looptime
+async def test_scheduler_calls_back_a_bind_for_a_more_urgent_pod(server) -> None:
+    """It is only on its way: nobody has to be evicted."""
+    add_class(server, "urgent", 1000)
+    add_room(server, "a", cpu="1")
+    server.delay(30, verb="bind", when=lambda record: record.name == "slow")
+    add_pod(server, "slow", cpu="1")
+    async with scheduling(server):
+        await until(lambda: any(record.verb == "bind" for record in server.audit))
+        add_pod(server, "urgent", cpu="1", priorityClassName="urgent")
+        await until(lambda: node_of(server, "urgent") == "a")
+    assert not [record for record in server.audit if record.verb == "evict"]
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("policy", ["Never", "PreemptLowerPriority"])
+async def test_scheduler_preempts_only_who_may(server, policy) -> None:
+    add_class(server, "urgent", 1000, preemptionPolicy=policy)
+    add_room(server, "a", cpu="1")
+    add_pod(server, "first", cpu="1")
+    async with scheduling(server):
+        await until(lambda: node_of(server, "first") == "a")
+        add_pod(server, "urgent", cpu="1", priorityClassName="urgent")
+        await until(lambda: server.get("Pod", "urgent").get("status", {}).get("conditions"))
+    dying = "deletionTimestamp" in server.get("Pod", "first")["metadata"]
+    nominated = server.get("Pod", "urgent")["status"].get("nominatedNodeName")
+    assert (dying, nominated) == ((False, None) if policy == "Never" else (True, "a"))
+
+
+@pytest.mark.looptime
+async def test_scheduler_keeps_the_room_of_victims_for_whom_they_go(server) -> None:
+    """A Pod that is less urgent, and would fit into what is free meanwhile, does not get it."""
+    add_class(server, "urgent", 1000)
+    add_room(server, "a", cpu="2")
+    add_pod(server, "first", cpu="1")
+    async with scheduling(server):
+        await until(lambda: node_of(server, "first") == "a")
+        add_pod(server, "urgent", cpu="2", priorityClassName="urgent")
+        await until(lambda: server.get("Pod", "urgent").get("status", {}).get("nominatedNodeName") == "a")
+        add_pod(server, "thief", cpu="1")
+        await until(lambda: server.get("Pod", "thief").get("status", {}).get("conditions"))
+        server.finish("Pod", "first")
+        await until(lambda: node_of(server, "urgent") == "a")
+    assert node_of(server, "thief") is None
+
+
+@pytest.mark.looptime
+async def test_scheduler_lives_with_a_full_dispatcher(server) -> None:
+    """It is told when to come again, and does."""
+    server.latency = 0.05
+    add_room(server, "a", cpu="100")
+    add_room(server, "b", cpu="100")
+    for number in range(20):
+        add_pod(server, f"p{number}")
+    async with scheduling(server, capacity=4):
+        await until(lambda: all(node_of(server, f"p{number}") for number in range(20)))
+
+
+@pytest.mark.looptime
+async def test_scheduler_heeds_nodes_as_they_come_and_go(server) -> None:
+    """A cordoned node takes nobody, nor does one that is gone; a new one takes who waits."""
+    add_room(server, "cordoned", unschedulable=True)
+    add_room(server, "gone")
+    async with scheduling(server):
+        server.delete("Node", "gone")
+        add_pod(server, "p", cpu="1")
+        await until(lambda: server.get("Pod", "p").get("status", {}).get("conditions"))
+        assert node_of(server, "p") is None
+        add_room(server, "new")
+        await until(lambda: node_of(server, "p") == "new")
+
+
+@pytest.mark.looptime
+async def test_scheduler_leaves_alone_what_is_not_its_own(server) -> None:
+    """Another scheduler's Pods take their room all the same; a gate is waited for."""
+    add_room(server, "a", cpu="1")
+    add_pod(server, "theirs", scheduler="default-scheduler", cpu="500m")
+    add_pod(server, "gated", cpu="500m", schedulingGates=[{"name": "example.com/g"}])
+    server.bind("theirs", "a")
+    async with scheduling(server):
+        add_pod(server, "big", cpu="600m")
+        await until(lambda: server.get("Pod", "big").get("status", {}).get("conditions"))
+        assert node_of(server, "gated") is None
+        server.patch_object("Pod", {"spec": {"schedulingGates": None}}, "gated")
+        await until(lambda: node_of(server, "gated") == "a")
+    assert node_of(server, "big") is None
+
+
+# -- extender ---------------------------------------------------------------------------------------------------------
+
+
+async def test_extender_on_its_own_server(capsys) -> None:
+    """Four Pods are bound; of the fifth, which is another by now, it says why not."""
+    assert await load("extender").main(None, None, 0) == 0
+    out = capsys.readouterr().out
+    assert out.count("bound to a") == 4
+    assert "name is now held by" in out
+
+
+async def test_extender_that_is_asked_twice_binds_once(server) -> None:
+    """Who did not hear the answer and asks again is told the outcome of the first."""
+    module, heard = load("extender"), asyncio.Event()
+    server.hook(lambda record: heard.set(), verb="bind")
+    meta = add_pod(server, "p")["metadata"]
+    args = {"PodName": "p", "PodNamespace": "default", "PodUID": meta["uid"], "Node": "a"}
+    server.latency = 0.05
+    async with (
+        server.api_client() as api_client,
+        Dispatcher() as dispatcher,
+        module.serving(Cluster(api_client), dispatcher, 0) as url,
+        aiohttp.ClientSession(url) as session,
+    ):
+        async with asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(session.post("/bind", json=args))
+            await heard.wait()
+            second = tasks.create_task(session.post("/bind", json=args))
+        assert [await answer.result().json() for answer in (first, second)] == [{"Error": ""}] * 2
+    assert [record.verb for record in server.audit if record.kind == "Pod"] == ["bind"]
+
+
+# -- kopf_operator ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def operator() -> ModuleType:
+    """Loaded once: kopf keeps the handlers of a program in a registry of its own."""
+    return load("kopf_operator")
+
+
+async def test_operator_on_its_own_server(operator, monkeypatch) -> None:
+    """Every Website has its page, whatever the server's day is like."""
+    monkeypatch.setenv("KUBECONFIG", "")
+    assert await operator.main() == 0
+
+
+async def test_operator_says_what_it_could_not_do(operator, server) -> None:
+    """kopf is asked to try again; a page that is there is brought up to date."""
+    meta = {"name": "w", "namespace": "default", "uid": "u"}
+    body = {"apiVersion": "example.com/v1", "kind": "Website", "metadata": meta}
+    async with server.api_client() as api_client, Dispatcher() as dispatcher:
+        memo = kopf.Memo(cluster=Cluster(api_client), dispatcher=dispatcher)
+        website = {"name": "w", "namespace": "default", "uid": "u", "body": body, "memo": memo}
+        server.fail(status=403, verb="create")
+        with pytest.raises(kopf.TemporaryError, match="403"):
+            await operator.page(**website, spec={"title": "one"})
+        assert await operator.page(**website, spec={"title": "one"}) == {"ready": True}
+        assert page_of(server, "w") == "<h1>one</h1>"
+        assert await operator.page(**website, spec={"title": "two"}) == {"ready": True}
+        assert page_of(server, "w") == "<h1>two</h1>"
+
+
+@pytest.mark.parametrize("name", ["scheduler", "extender"])
+def test_others_as_programs(name, monkeypatch, capsys) -> None:
+    """The last line says how it went, and so does the exit code."""
+    monkeypatch.setattr(sys, "argv", [f"{name}.py"])
+    source = (EXAMPLES / f"{name}.py").read_text()
+    scope = {"__name__": "__main__", "__doc__": "A program."}
+    with pytest.raises(SystemExit) as exit_:
+        exec(compile(source, f"{name}.py", "exec"), scope)
+    assert not exit_.value.code
+    assert capsys.readouterr().out.splitlines()[-1].startswith("done, ")

@@ -18,7 +18,7 @@ PODS = "/api/v1/namespaces/default/pods"
 
 @asynccontextmanager
 async def audited(tmp_path, *, of=("pod_binding", "evict"), **options):
-    """A control plane, a cluster, a dispatcher and what it was given; in the end, calls of these types are held against the cluster."""
+    """A control plane, a cluster, a dispatcher, and its calls: in the end, those `of` these types are audited."""
     log, ledger = AuditLog(tmp_path), Ledger()
     async with ControlPlane(flags={"kube-apiserver": log.flags}, **options) as plane:
         async with plane.api_client() as api_client, Dispatcher(observers=[ledger]) as dispatcher:
