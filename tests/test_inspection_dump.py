@@ -311,7 +311,9 @@ async def test_bounded_by_limit() -> None:
         dumped = dispatcher.dump(limit=3)
         waiting = dumped["waiting"]
         assert (waiting["count"], waiting["left_out"], len(waiting["rows"])) == (48, 45, 3)
-        assert [row["ticket"] for row in waiting["rows"]] == [handle.ticket for handle in handles if handle.state is QUEUED][:3]
+        assert [row["ticket"] for row in waiting["rows"]] == [
+            handle.ticket for handle in handles if handle.state is QUEUED
+        ][:3]
         assert dumped["contexts"]["left_out"] == len(contexts) - 3
         assert dumped["flows"]["left_out"] == 47
         assert len(dumped["next"]) == 3

@@ -31,6 +31,8 @@ __all__ = ["SCHEMA_VERSION", "dump", "dump_dispatcher"]
 SCHEMA_VERSION = 1
 """Raised when a field of a dump changes its meaning or goes away; fields may be added without."""
 
+RUNNING = "running"
+
 MAX_NEXT = 20
 """How many of those that would start next are named at most."""
 
@@ -44,15 +46,15 @@ Json = dict[str, Any]
 
 def dump_dispatcher(dispatcher: Dispatcher, limit: int) -> Json:
     """`Dispatcher.dump`: the core's dump, and what the shell around it knows. Works in every state."""
-    state = dispatcher._state
-    if not state:
+    state, reason = state_of(dispatcher)
+    if state == RUNNING:
         dispatcher._check_thread()
     statistics = dispatcher.statistics()
     rollout = dispatcher.rollout
     shell = {
         "taken": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "state": clean(state.partition(":")[0]) or "running",
-        "reason": clean(state.partition(":")[2].strip()),
+        "state": state,
+        "reason": clean(reason),
         "mode": dispatcher.mode.value,
         "rollout": None if rollout is None else _rollout(rollout),
         "waiting_for_room": len(dispatcher._room),
@@ -75,6 +77,12 @@ def dump_dispatcher(dispatcher: Dispatcher, limit: int) -> Json:
     }
     core = dump(dispatcher._core, dispatcher._now(), limit=limit)
     return {"version": core.pop("version"), **shell, **core}
+
+
+def state_of(dispatcher: Dispatcher) -> tuple[str, str]:
+    """`not entered yet`, `running`, `draining for good` or `closed`; and the reason for the last."""
+    state, _, reason = dispatcher._state.partition(": ")
+    return state or RUNNING, reason
 
 
 def _rollout(rollout: Rollout) -> Json:

@@ -24,7 +24,7 @@ MAX_TEXT = 160
 WORD = re.compile(r"[A-Za-z][A-Za-z ]{0,39}")
 
 REASONS = {
-    "delayed": "its `not_before` is not over",
+    "delayed": "it may not start before its time",
     "requirements": "requirements of its context are not confirmed",
     "line": "another write of its object flies, or stands before it in line",
     "backoff": "an attempt has failed, and its delay is not over",
