@@ -91,8 +91,9 @@ class Decision:
 class NominationPolicy:
     """For whom nominations are made, and how much of them. Times are seconds.
 
-    `namespaces`, `priority_classes` and `schedulers` name what is in the rollout; None: any. `percentage` of those Pods,
-    by a stable hash of their uid: the others are who you compare with. `gated`: Pods with scheduling gates are welcome.
+    `namespaces`, `priority_classes` and `schedulers` name what is in the rollout; None: any. `percentage` of those
+    Pods, by a stable hash of their uid: the others are who you compare with. `gated`: Pods with scheduling gates are
+    welcome.
 
     `max_ttl` bounds a decision's TTL, `hint_budget` the time that one Pod is hinted in all (N16): an autoscaler does
     nothing for a Pod that is nominated. `writes_per_second` and `burst` bound the writes, `writes_per_pod` those that

@@ -95,8 +95,7 @@ class Nominations(Writing):
             self._review(life, pod, now, fresh=False)
         elif wall is not None:
             self._take_up(pod, now, wall)
-        for node in {pod.node, pod.nominated, *((before.node, before.nominated) if before is not None else ())}:
-            self._review_node(node, now)
+        self._review_nodes(pod, before or pod, now)
         self._step(now)
 
     def forget_pod(self, obj: Json, now: float) -> None:
@@ -108,8 +107,7 @@ class Nominations(Writing):
         life = self.by_uid.get(gone.uid)
         if life is not None and life.phase is not S.WRITING:
             self._end(life, Judgement(S.GONE, "the Pod is gone"), now)
-        for node in {gone.node, gone.nominated}:
-            self._review_node(node, now)
+        self._review_nodes(gone, gone, now)
         self._step(now)
 
     def observe_node(self, obj: Json, now: float) -> None:

@@ -109,7 +109,7 @@ class Room:
         return pod is not None and pod.uid == life.uid and bool(pod.node)
 
     def overfull(self, name: str) -> str | None:
-        """What there is not enough of for our hints on a node together, those being taken back aside; None if they fit."""
+        """What there is not enough of for our hints on a node together; None if they fit. Those taken back are none."""
         standing = [
             life
             for life in self.hints.get(name, {}).values()

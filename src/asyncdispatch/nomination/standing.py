@@ -44,7 +44,8 @@ class Standing(Book):
             life.version = pod.version
         judgement = judge(life, pod)
         if judgement is not None:
-            if judgement.state is S.CLEARED and life.clear_sent and life.release is not None:
+            ours = life.phase is S.RELEASING and life.clear_sent
+            if judgement.state is S.CLEARED and ours and life.release is not None:
                 judgement = Judgement(*life.release)  # by us: only the answer was lost
             self._end(life, judgement, now)
             return
@@ -79,6 +80,11 @@ class Standing(Book):
                 self._release(life, S.STALE, lost, now)
         self._arm(life)
 
+    def _review_nodes(self, pod: PodView, before: PodView, now: float) -> None:
+        """A Pod has changed: look at the nodes that it is on, or nominated to, or was."""
+        for name in dict.fromkeys((pod.node, pod.nominated, before.node, before.nominated)):
+            self._review_node(name, now)
+
     def _review_node(self, name: str, now: float) -> None:
         """What has changed on a node, for the hints on it: evidence of adoption first, then the grounds (N14)."""
         held = list(self.room.hints.get(name, {}).values())
@@ -108,8 +114,8 @@ class Standing(Book):
         """
         if pod.mark is None or pod.node or pod.deleting or pod.finished or not pod.is_ours(pod.mark, pod.nominated):
             return
-        if not self._owns(pod.obj):
-            return
+        if pod.mark in self.lives or not self._owns(pod.obj):
+            return  # annotations that were copied from one Pod to another say nothing
         known = self.ended.get(pod.mark)
         if known is not None and not (known.doubt or known.phase is S.LEFT):
             return  # an old view of what is over, or somebody else's value with what is left of ours

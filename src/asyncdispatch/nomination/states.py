@@ -2,8 +2,8 @@
 
 The laws, by number; `invariants.py` checks what can be seen in one state, the model of the tests what can't:
 
-N1 every write is fenced by uid and resourceVersion · N2 only the field and our annotations change · N3 only empty → ours
-and ours → empty · N4 no write to a Pod that is bound, deleting or finished · N5 no write after OVERWRITTEN, FOREIGN or
+N1 every write is fenced by uid and resourceVersion · N2 only the field and our annotations change · N3 only empty →
+ours and ours → empty · N4 no write to a Pod that is bound, deleting or finished · N5 no write after OVERWRITTEN, FOREIGN or
 while ADOPTED · N6 one live decision per Pod, one set and one clear per decision · N7 lost answers, duplicates and
 restarts lead to the same end · N8 no hint outlives its TTL plus slack · N9 one outcome each, and the counts add up ·
 N10 the kill switch · N11 own hints fit the room that is free · N12 no harm is left behind · N13 writes are bounded ·
@@ -99,7 +99,7 @@ class Flight(enum.Enum):
 
 
 class Life:
-    """One decision on its way from PLANNED to its outcome. Times are seconds of the monotonic clock passed in as `now`."""
+    """One decision on its way to its outcome. Times are seconds of the monotonic clock that is passed in as `now`."""
 
     __slots__ = (
         "adopted_seconds",  # time spent ADOPTED: it counts neither for the TTL nor for the budget (N15 bounds it)

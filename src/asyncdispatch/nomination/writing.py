@@ -1,4 +1,4 @@
-"""From a decision to the field in the Pod's status, and out of it again: looks, guards, writes and their answers. Pure."""
+"""From a decision to the field in the status, and out of it again: looks, guards, writes and their answers. Pure."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Writing(Standing):
         gone, is theirs to bring."""
         if pod is not None:
             known = self.room.pods.get(pod.key)
-            if known is not None and known.uid == pod.uid:
-                self.room.see(pod)
+            if known is not None and known.uid == pod.uid and self.room.see(pod):
+                self._review_nodes(pod, known, now)
         if name in self.room.nodes:
             if node is None:
                 del self.room.nodes[name]
