@@ -105,9 +105,7 @@ def _host(given: str) -> str:
     name = hostname(given)
     # A port in it would never match: names are compared without.
     if name is None or name != given.lower().removesuffix(".").strip("[]") or not NAME.fullmatch(name):
-        raise ConfigurationError(
-            "hosts", given, "must be names as they stand in a Host header, without port or wildcard"
-        )
+        raise ConfigurationError("hosts", given, "must be names as in a Host header, without port or wildcard")
     return name
 
 

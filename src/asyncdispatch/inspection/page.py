@@ -18,8 +18,8 @@ from asyncdispatch._reasons import REASONS
 
 __all__ = ["POLICY", "page"]
 
-STYLE = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
-SCRIPT = files(__package__).joinpath("page.js").read_text(encoding="utf-8")
+STYLE = files("asyncdispatch.inspection").joinpath("page.css").read_text(encoding="utf-8")
+SCRIPT = files("asyncdispatch.inspection").joinpath("page.js").read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:
