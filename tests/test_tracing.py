@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -194,6 +195,25 @@ async def test_linked_to_whoever_submits(traces: Traces) -> None:
     linked = [[link.context.span_id for link in span.links] for span in traces.named("write")]
     assert sorted(linked) == sorted([[identity(one)], [identity(two)], []])
     assert all(span.parent is None for span in traces.named("write"))
+
+
+async def test_linked_across_threads(traces: Traces) -> None:
+    """Calls that are taken in together are linked each to its own submitter, in its own thread."""
+    async with running(observers=(traces.observer,)) as dispatcher:
+        submitters: dict[str, int] = {}
+
+        def submit(name: str) -> None:
+            with traces.tracer.start_as_current_span(name) as span:
+                submitters[name] = identity(span)
+                dispatcher.submit_threadsafe(call(name=name, call_type=f"call {name}"))
+
+        for name in ("a", "b"):  # the loop is waited for only afterwards
+            thread = threading.Thread(target=submit, args=(name,))
+            thread.start()
+            thread.join()
+        await turns()
+    for name in ("a", "b"):
+        assert [link.context.span_id for link in traces.one(f"call {name}").links] == [submitters[name]]
 
 
 async def test_a_joiner_is_linked_to_the_call_that_it_joined(traces: Traces) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import bisect
 import concurrent.futures
+import contextvars
 import functools
 import logging
 import random
@@ -104,7 +105,7 @@ class Dispatcher(Closing, Observing):
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._room: list[tuple[int, asyncio.Future[None]]] = []  # who waits for room, in order of arrival
         self._arrivals = 0
-        self._inbox: deque[tuple[APICall[Any], concurrent.futures.Future[Any]]] = deque()
+        self._inbox: deque[tuple[APICall[Any], concurrent.futures.Future[Any], contextvars.Context]] = deque()
         self._inbox_called = False
         self._completions = Completions()
         self._loop: asyncio.AbstractEventLoop
@@ -285,7 +286,7 @@ class Dispatcher(Closing, Observing):
         if len(self._inbox) >= self.config.capacity:
             raise Backpressure(1.0, len(self._inbox), self.config.capacity, "total")
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
-        self._inbox.append((call, future))
+        self._inbox.append((call, future, contextvars.copy_context()))  # observers see the submitter's own
         if not self._inbox_called:
             self._inbox_called = True
             self._loop.call_soon_threadsafe(self._take_in)
@@ -294,12 +295,12 @@ class Dispatcher(Closing, Observing):
     def _take_in(self) -> None:
         self._inbox_called = False
         while self._inbox:
-            call, future = self._inbox.popleft()
+            call, future, context = self._inbox.popleft()
             if future.cancelled():
                 future.set_running_or_notify_cancel()
                 continue
             try:
-                handle = self.submit(call)
+                handle = context.run(self.submit, call)
             except Exception as error:
                 if future.set_running_or_notify_cancel():
                     future.set_exception(error)
@@ -314,7 +315,7 @@ class Dispatcher(Closing, Observing):
 
     def _fail_inbox(self) -> None:
         while self._inbox:
-            _, future = self._inbox.popleft()
+            _, future, _ = self._inbox.popleft()
             if future.set_running_or_notify_cancel():
                 future.set_exception(DispatcherClosed(self._state))
 
