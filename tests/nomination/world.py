@@ -116,7 +116,7 @@ class Server:
             obj["metadata"].pop("managedFields", None)
         else:
             obj["status"]["nominatedNodeName"] = value
-            field = {"f:status": {"f:nominatedNodeName": {}}}
+            field: Json = {"f:status": {"f:nominatedNodeName": {}}}
             obj["metadata"]["managedFields"] = [{"manager": manager, "fieldsV1": field}]
         self._own(uid, decision, now)
 

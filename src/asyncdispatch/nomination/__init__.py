@@ -2,3 +2,19 @@
 
 Tolerated, not supported by upstream since Kubernetes 1.35: see the page on nomination before you use it.
 """
+
+from asyncdispatch.nomination.calls import PodNomination
+from asyncdispatch.nomination.decisions import Decision, NominationOutcome, NominationPolicy
+from asyncdispatch.nomination.handles import NominationHandle
+from asyncdispatch.nomination.nominator import Nominator
+from asyncdispatch.nomination.states import NominationState
+
+__all__ = [
+    "Decision",
+    "NominationHandle",
+    "NominationOutcome",
+    "NominationPolicy",
+    "NominationState",
+    "Nominator",
+    "PodNomination",
+]

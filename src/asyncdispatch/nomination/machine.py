@@ -29,14 +29,20 @@ class Nominations(Writing):
         if decision.decision_id in self.lives or decision.decision_id in self.ended:
             raise NominationError(f"decision {decision.decision_id} was planned before")
         life = self._new(decision, now)
-        self.accepted += 1
         refused = self._refused_at_once(life, now)
-        if refused is None:
-            self._enter(life)
-            self._queue(life)
-        else:
-            self._end(life, Judgement(S.REJECTED, refused), now)
+        if refused is not None:
+            return self.refuse(decision, refused, now)
+        self.accepted += 1
+        self._enter(life)
+        self._queue(life)
         self._step(now)
+        return life
+
+    def refuse(self, decision: Decision, reason: str, now: float) -> Life:
+        """Take in a decision with a new id that is rejected at once."""
+        life = self._new(decision, now)
+        self.accepted += 1
+        self._end(life, Judgement(S.REJECTED, reason), now)
         return life
 
     def _refused_at_once(self, life: Life, now: float) -> str | None:
@@ -63,6 +69,13 @@ class Nominations(Writing):
         self.off = reason
         for life in list(self.lives.values()):
             self._release(life, S.ROLLED_BACK, reason, now)
+        self._step(now)
+
+    def close(self, reason: str, now: float) -> None:
+        """The end: as `rollback`, but it was our own wish."""
+        self.off = reason
+        for life in list(self.lives.values()):
+            self._release(life, S.WITHDRAWN, reason, now)
         self._step(now)
 
     def resume(self) -> None:

@@ -3,11 +3,12 @@
 The laws, by number; `invariants.py` checks what can be seen in one state, the model of the tests what can't:
 
 N1 every write is fenced by uid and resourceVersion · N2 only the field and our annotations change · N3 only empty →
-ours and ours → empty · N4 no write to a Pod that is bound, deleting or finished · N5 no write after OVERWRITTEN, FOREIGN or
-while ADOPTED · N6 one live decision per Pod, one set and one clear per decision · N7 lost answers, duplicates and
-restarts lead to the same end · N8 no hint outlives its TTL plus slack · N9 one outcome each, and the counts add up ·
-N10 the kill switch · N11 own hints fit the room that is free · N12 no harm is left behind · N13 writes are bounded ·
-N14 a decision whose grounds changed is released · N15 an adoption ends by itself · N16 the time hinted has a budget.
+ours and ours → empty · N4 no write to a Pod that is bound, deleting or finished · N5 no write after OVERWRITTEN,
+FOREIGN or while ADOPTED · N6 one live decision per Pod, one set and one clear per decision · N7 lost answers,
+duplicates and restarts lead to the same end · N8 no hint outlives its TTL plus slack · N9 one outcome each, and the
+counts add up · N10 the kill switch · N11 own hints fit the room that is free · N12 no harm is left behind · N13 writes
+are bounded · N14 a decision whose grounds changed is released · N15 an adoption ends by itself · N16 the time hinted
+has a budget.
 """
 
 from __future__ import annotations

@@ -1,0 +1,161 @@
+"""What a nominator does for its machine: reads, the one write, Events, and asking its owner's functions."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from asyncdispatch.calls import ObjectRef, VerdictKind
+from asyncdispatch.dispatcher import Dispatcher
+from asyncdispatch.errors import DispatchError
+from asyncdispatch.kubernetes.cluster import Cluster
+from asyncdispatch.kubernetes.shards import ShardSet
+from asyncdispatch.nomination.actions import Answer, Ask, Fate, Note, Write
+from asyncdispatch.nomination.calls import PodNomination, answer_of
+from asyncdispatch.nomination.decisions import Decision, NominationOutcome, NominationPolicy
+from asyncdispatch.outcomes import Failed, Succeeded
+
+__all__ = ["Hands", "Precheck", "Recompute", "extra_of"]
+
+log = logging.getLogger("asyncdispatch.nomination")
+
+Json = dict[str, Any]
+Precheck = Callable[[Json, Json], bool | Awaitable[bool]]
+Recompute = Callable[[Json], "Decision | Awaitable[Decision | None] | None"]
+
+
+class ReadFailed(DispatchError):
+    """Pod or node could not be read in time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hands:
+    """All that reaches the API server, by way of the dispatcher; and the owner's two functions."""
+
+    dispatcher: Dispatcher
+    cluster: Cluster
+    policy: NominationPolicy
+    precheck: Precheck | None
+    recompute: Recompute | None
+    shards: ShardSet | None
+    name: str
+    flow: str
+    wall: Callable[[], float]
+
+    async def read(self, decision: Decision) -> tuple[Json | None, Json | None]:
+        """The Pod and the node of a decision as they are now (None: not there). Raises why they can't be read."""
+        node = ObjectRef("v1", "Node", None, decision.node)
+        reads = [
+            self.cluster.read(
+                ref,
+                ordered=True,
+                priority=decision.priority or 0,
+                flow=self.flow,
+                timeout=self.policy.call_timeout,
+            )
+            for ref in (decision.ref, node)
+        ]
+        waiting = [await self.dispatcher.dispatch(read) for read in reads]
+        pod_read, node_read = [_found(await handle.outcome()) for handle in waiting]
+        return pod_read, node_read
+
+    async def objection(self, pod: Json | None, node: Json | None) -> str | None:
+        """What the caller's fast look has against it."""
+        if self.precheck is None or pod is None or node is None:
+            return None
+        try:
+            agreed = self.precheck(pod, node)
+            if inspect.isawaitable(agreed):
+                agreed = await agreed
+        except Exception as error:
+            log.exception("precheck raised")
+            return f"precheck raised {type(error).__name__}"
+        return None if agreed else "precheck says no"
+
+    async def write(self, write: Write) -> Answer:
+        """Send a patch; what became of it."""
+        prefix = self.policy.prefix
+        annotations: dict[str, str | None] = {f"{prefix}/{k}": v for k, v in (write.annotations or {}).items()}
+        if write.node is not None:
+            wall = self.wall()
+            annotations[f"{prefix}/nominated-at"] = _time(wall)
+            annotations[f"{prefix}/expires-at"] = _time(wall + write.ttl)
+        timeout = self.policy.call_timeout
+        if write.node is not None:
+            timeout = min(timeout, write.ttl)
+        try:
+            call = PodNomination(
+                target=write.ref,
+                version=write.version,
+                node=write.node,
+                was=write.decision.node,
+                decision_id=write.decision.decision_id,
+                prefix=prefix,
+                annotations=annotations,
+                priority=write.priority,
+                flow=self.flow,
+                timeout=min(self.policy.call_timeout, write.ttl)
+                if write.node is not None
+                else self.policy.call_timeout,
+                context=None if self.shards is None else self.shards.context_of(write.ref),
+                transport=self.cluster.transport,
+                scope=self.cluster,
+            )
+            handle = await self.dispatcher.dispatch(call)
+        except DispatchError as error:
+            return Answer(Fate.NOT_SENT, reason=str(error))
+        return answer_of(await handle.outcome())
+
+    async def ask(self, ask: Ask) -> Decision | None:
+        """The owner's fresh decision, or None."""
+        assert self.recompute is not None
+        assert ask.pod is not None
+        decision = self.recompute(ask.pod)
+        if inspect.isawaitable(decision):
+            decision = await decision
+        return decision
+
+    def tell(self, note: Note) -> None:
+        """An Event for people, at best effort."""
+        decision = note.decision
+        if note.alert:
+            log.warning("%s: %s", note.what, note.text, extra=extra_of(decision))
+        try:
+            call = self.cluster.event(
+                decision.ref,
+                reason=note.what,
+                message=f"node {decision.node}, decision {decision.decision_id}: {note.text}",
+                type="Warning" if note.alert else "Normal",
+                action="Nominating",
+                reporter=self.name,
+                flow=self.flow,
+            )
+            self.dispatcher.submit(call)
+        except DispatchError as error:
+            log.debug("an Event was not told: %s", error, extra=extra_of(decision))
+
+
+def _found(outcome: Any) -> Json | None:
+    """What a read has found; None if it is not there. Raises the error of one that failed."""
+    if isinstance(outcome, Succeeded):
+        value: Json = outcome.value
+        return value
+    if isinstance(outcome, Failed):
+        if outcome.verdict.kind is VerdictKind.GONE:
+            return None
+        if isinstance(outcome.error, DispatchError):
+            raise outcome.error
+    raise ReadFailed(f"a read ended as {type(outcome).__name__}")
+
+
+def _time(wall: float) -> str:
+    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def extra_of(decision: Decision, outcome: NominationOutcome | None = None) -> dict[str, Any]:
+    extra: dict[str, Any] = {"decision_id": decision.decision_id, "pod": str(decision.ref), "node": decision.node}
+    return extra if outcome is None else {**extra, "outcome": outcome.state.value, "reason": outcome.reason}
