@@ -1,7 +1,8 @@
-"""P6: what a deadline costs that does not fire, and a retry that is not needed. Metrics come with a later version.
+"""P6: what a deadline costs that does not fire, a retry that is not needed, and metrics.
 
-Both are always on. A deadline is measured by what setting and clearing it costs; a retry by its absence: the same core,
-driven without an event loop, with the part taken out, in the same interleaved rounds.
+Deadlines and retries are always on. A deadline is measured by what setting and clearing it costs; a retry by its
+absence, and metrics by their presence: the same core, driven without an event loop, with and without the part, in the
+same interleaved rounds.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from tenacity import stop_after_attempt, wait_exponential_jitter
 
 from asyncdispatch import RetryPolicy
+from asyncdispatch._core.metering import Meter
 from asyncdispatch._core.short import DispatchCore
 from asyncdispatch._core.states import SECOND
 from benchmarks.harness import MICRO, Figure, Goal, Rounds, Scale, interleave
@@ -38,11 +40,13 @@ class Variant:
     config: dict[str, Any]
     without: dict[str, object]
     timeouts: bool = False
+    metered: bool = False
 
 
 VARIANTS = {
     "all": Variant({}, {}),
     "own time-outs": Variant({}, {}, timeouts=True),
+    "metrics": Variant({}, {}, metered=True),
     "retry given": Variant({"retry": RetryPolicy(wait=wait_exponential_jitter(), stop=stop_after_attempt(5))}, {}),
     "no retry": Variant({"breaker": None}, {"budget": NoBudget()}),
 }
@@ -57,6 +61,7 @@ def p6(scale: Scale) -> list[Figure]:
     return [
         Figure("a deadline that does not fire, set and cleared", "us", _deadline(scale) * MICRO, Goal(0.4)),
         _extra(rounds, "a deadline of the call's own, against the config's", "own time-outs", "all", Goal(0.4)),
+        _extra(rounds, "metrics: attempt and wait of each call", "metrics", "all", Goal(0.3)),
         _extra(rounds, f"{retry}, default policy and breaker", "all", "no retry", Goal(0.1)),
         _extra(rounds, f"{retry}, tenacity's wait and stop", "retry given", "no retry", Goal(0.1)),
     ]
@@ -70,7 +75,9 @@ def _extra(rounds: Rounds, what: str, name: str, without: str, goal: Goal) -> Fi
 
 def _sample(variant: Variant, rows: list[Row], waves: int) -> Callable[[], float]:
     def sample() -> float:
-        core = DispatchCore(config_for(len(rows), **variant.config))
+        config = config_for(len(rows), **variant.config)
+        meter = Meter(len(config.levels.levels), tuple(config.call_types), 100) if variant.metered else None
+        core = DispatchCore(config, meter=meter)
         for name, part in variant.without.items():
             setattr(core, name, part)
         work = Work(yields, ONE, rows)
