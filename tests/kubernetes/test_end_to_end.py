@@ -126,7 +126,7 @@ async def test_status_patches_of_one_pod_are_merged(server, cluster):
             last = dispatcher.submit(cluster.patch_status(pod, conditions=[{"type": kind, "status": "True"}]))
             await asyncio.sleep(0.1)
         result = await last
-    assert [condition["type"] for condition in result["status"]["conditions"]] == ["A", "B", "C"]
+    assert {condition["type"] for condition in result["status"]["conditions"]} == {"A", "B", "C"}
     assert sum(record.method == "PATCH" for record in server.audit) == 2
 
 

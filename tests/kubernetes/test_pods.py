@@ -216,7 +216,7 @@ async def test_a_status_patch_is_fenced_and_returns_the_pod(server, cluster):
     assert (record.method, record.path) == ("PATCH", "/api/v1/namespaces/ns/pods/p/status")
     assert record.content_type == "application/strategic-merge-patch+json"
     assert record.body["metadata"] == {"uid": pod["metadata"]["uid"]}
-    assert [condition["type"] for condition in result["status"]["conditions"]] == ["Ready", "PodScheduled"]
+    assert {condition["type"] for condition in result["status"]["conditions"]} == {"Ready", "PodScheduled"}
     assert result["status"]["nominatedNodeName"] == "n1"
     assert result == server.get(pod)
     cleared = cluster.patch_status(result, nominated_node=None)

@@ -124,24 +124,28 @@ def _merge_list(old: Any, patch: list[Any], path: tuple[str, ...]) -> list[Any]:
     if key is None:
         return patch
     if key == PRIMITIVE:
-        return _in_order(before, patch)
+        merged = before + [item for item in patch if item not in before]
+        return _in_order(merged, before, patch, lambda item: item)
     if any(isinstance(item, dict) and item == {"$patch": "replace"} for item in patch):
         before, patch = [], [item for item in patch if item != {"$patch": "replace"}]
     merged = before
     for item in patch:
         merged = _merge_item(merged, item, key, path)
-    by_key = {item.get(key): item for item in merged}
-    order = _in_order([item.get(key) for item in before], [item[key] for item in patch])
-    return [by_key[name] for name in order if name in by_key]
+    return _in_order(merged, before, patch, lambda item: item.get(key))
 
 
-def _in_order(before: list[Any], patch: list[Any]) -> list[Any]:
-    """Two rows made one, each in its order: what the patch names, and the rest. What is new goes ahead of the rest."""
-    place = {name: index for index, name in enumerate(before)}
-    named, rest = list(dict.fromkeys(patch)), [name for name in before if name not in patch]
+def _in_order(merged: list[Any], before: list[Any], patch: list[Any], key: Callable[[Any], Any]) -> list[Any]:
+    """`merged` as two rows made one: what the patch names, in its order, and the rest; what is new goes ahead.
+
+    A row's next item goes first if it was there before the other row's next one.
+    """
+    wanted = {key(item): index for index, item in reversed(list(enumerate(patch)))}
+    place = {key(item): index for index, item in reversed(list(enumerate(before)))}
+    named = sorted((item for item in merged if key(item) in wanted), key=lambda item: wanted[key(item)])
+    rest = [item for item in merged if key(item) not in wanted]
     result: list[Any] = []
     while named and rest:
-        result.append(named.pop(0) if place.get(named[0], -1) < place[rest[0]] else rest.pop(0))
+        result.append(named.pop(0) if place.get(key(named[0]), -1) < place[key(rest[0])] else rest.pop(0))
     return [*result, *named, *rest]
 
 
