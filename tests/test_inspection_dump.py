@@ -103,6 +103,20 @@ async def test_levels_by_states_the_most_urgent_first() -> None:
         assert levels["lowest"] == {}
 
 
+async def test_the_oldest_of_each_reason() -> None:
+    """The most frequent reason first, with how long its oldest call has waited."""
+    async with running(max_in_flight=1) as dispatcher:
+        for number in range(3):
+            dispatcher.submit(call(after(60.0), f"p{number}", timeout=100.0))
+            await asyncio.sleep(2.0)
+        dispatcher.submit(call(name="late", not_before=20.0))
+        assert dispatcher.dump()["reasons"] == [
+            {"reason": "seats", "count": 2, "oldest_seconds": 4.0},
+            {"reason": "delayed", "count": 1, "oldest_seconds": 0.0},
+        ]
+        await dispatcher.aclose()
+
+
 # -- every reason -----------------------------------------------------------------------------------------------------
 
 

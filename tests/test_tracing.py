@@ -140,6 +140,7 @@ async def test_cancelled_and_overwritten_are_no_errors(traces: Traces) -> None:
         bind = call(name="c", call_type="pod_binding")
         dispatcher.submit(call(name="c", call_type="pod_status_patch", not_before=5.0))
         await dispatcher.run(bind)
+    assert len(traces.named("attempt")) == 2, "that of the call that was stopped, and the bind's"
     for span in traces.named("cancelled"):
         assert span.status.status_code is StatusCode.UNSET
         assert attributes(span)["outcome"] == "cancelled"
@@ -231,6 +232,7 @@ async def test_a_joiner_is_linked_to_the_call_that_it_joined(traces: Traces) -> 
 async def test_current_while_the_attempt_runs(traces: Traces) -> None:
     """What is recorded inside of an attempt stands below it: each below its own, and nothing afterwards."""
     inside: dict[str, int] = {}
+    afterwards: list[int] = []
 
     def recording(name: str, seconds: float) -> Any:
         async def execute(attempt: Attempt) -> None:
@@ -243,14 +245,16 @@ async def test_current_while_the_attempt_runs(traces: Traces) -> None:
     async with running(observers=(traces.observer,), max_in_flight=2) as dispatcher:
         with traces.tracer.start_as_current_span("outside") as outside:
             for name in "abcd":
-                dispatcher.submit(call(recording(name, 1.0), name, call_type=name))
+                handle = dispatcher.submit(call(recording(name, 1.0), name, call_type=name))
+                handle.add_done_callback(lambda _: afterwards.append(identity(trace.get_current_span())))
             await turns()
             assert trace.get_current_span() is outside
     calls = {identity(span): span.name for name in "abcd" for span in traces.named(name)}
     for attempt in traces.named("attempt"):
         assert attempt.parent is not None
         assert inside[calls[attempt.parent.span_id]] == identity(attempt)
-    assert len(inside) == 4
+    assert len(inside) == len(afterwards) == 4
+    assert not set(afterwards) & set(inside.values())
 
 
 # -- bounded, and harmless --------------------------------------------------------------------------------------------
