@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test controlplane e2e lint format types docs examples bench coverage clean
+.PHONY: help setup demo test controlplane e2e browser prometheus lint format types docs examples bench coverage clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,12 @@ controlplane: $(STAMP) ## build etcd, kube-apiserver and kube-scheduler for test
 
 e2e: controlplane ## run the tests that need a real control plane; ARGS="-k name" picks some
 	@$(BIN)/python -m pytest tests/e2e $(ARGS)
+
+browser: $(STAMP) ## run the tests that need Chromium
+	@$(BIN)/python -m pytest tests/browser $(ARGS)
+
+prometheus: $(STAMP) ## run the tests that need Prometheus and promtool
+	@$(BIN)/python -m pytest tests/prometheus $(ARGS)
 
 coverage: $(STAMP) ## run the tests and show which lines they miss
 	@$(BIN)/python -m coverage run -m pytest $(ARGS)

@@ -14,10 +14,6 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "prometheus: needs a real Prometheus")
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Real time: another process's clock can't be told."""
     for item in items:
