@@ -15,15 +15,18 @@ from asyncdispatch import (
     AdaptiveLimit,
     Backpressure,
     CallTypePolicy,
+    Cancelled,
     ConfigurationError,
     Dispatcher,
     DispatcherConfig,
+    Expired,
     FlowQuota,
     IdempotencyPolicy,
     Mode,
     RetryPolicy,
 )
 from asyncdispatch.metrics import FAMILIES, DispatcherMetrics
+from asyncdispatch.metrics.labels import Names
 from asyncdispatch.rollout import Baseline, Guard, GuardPolicy, Measured, Threshold
 from tests.shell import Script, StatusError, after, at_once, call, for_ever, raising, turns
 
@@ -100,17 +103,18 @@ async def test_what_waits_and_flies() -> None:
         dispatcher.submit(call(for_ever, "q", call_type="y", priority=2_000_001_000))
         dispatcher.submit(call(for_ever, "q", call_type="y"))
         dispatcher.submit(call(for_ever, "r", call_type="y", not_before=60.0))
+        dispatcher.submit(call(for_ever, "p3", call_type="x", flow="slow"))  # behind one that is ready
         await asyncio.sleep(5)
         told = dispatcher.statistics()
-        assert shown.series("queue_depth") == {("default", "slow"): 3, ("default", "default"): 2}
+        assert shown.series("queue_depth") == {("default", "slow"): 4, ("default", "default"): 2}
         assert shown.series("waiting_calls") == {(state,): count for state, count in told.waiting.items()}
-        assert shown.series("pending_async_api_calls") == {("x",): 3, ("y",): 2}
+        assert shown.series("pending_async_api_calls") == {("x",): 4, ("y",): 2}
         assert shown.series("in_flight") == {("x",): 1, ("y",): 1}
         assert shown.series("flow_in_flight") == {("slow",): 1, ("default",): 1}
         assert (shown("seats"), shown("seats_maximum")) == (2, 8)
         assert shown("flow_seats", flow="slow") == 1
         assert shown("call_type_seats", call_type="x") == 1
-        assert (shown("depth"), shown("capacity")) == (told.depth, 10_000) == (7, 10_000)
+        assert (shown("depth"), shown("capacity")) == (told.depth, 10_000) == (8, 10_000)
         assert shown("oldest_wait_seconds", level="default") == pytest.approx(5)
         assert shown("oldest_wait_seconds", level="high") == 0
         assert shown("oldest_in_flight_seconds") == pytest.approx(5)
@@ -187,19 +191,21 @@ async def test_a_cancelled_write_in_flight_is_ambiguous() -> None:
 
 
 async def test_an_attempt_that_was_stopped_before_it_began_is_none() -> None:
-    """An observer may cancel a call that is about to start: nothing was executed then."""
+    """An observer may cancel the very call that is about to start: nothing was executed then."""
 
     class Meddler:
         def settled(self, handle: Any, outcome: Any) -> None:
-            for other in others:
-                other.cancel()
+            if isinstance(outcome, Expired):
+                last.cancel()
 
-    others: list[Any] = []
     shown = Shown(Meddler(), max_in_flight=1)
     async with shown.dispatcher as dispatcher:
         dispatcher.submit(call(after(1.0), "a"))
-        others.append(dispatcher.submit(call(at_once, "b")))
+        dispatcher.submit(call(at_once, "b", timeout=0.999))  # noticed as it is to start, and the next one starts
+        last = dispatcher.submit(call(at_once, "c"))
         await asyncio.sleep(2)
+        assert isinstance(last.settled, Cancelled)
+        assert last.settled.attempts == 0
         assert shown.series("async_api_call_execution_total") == {("write", "success"): 1}
 
 
@@ -272,6 +278,16 @@ async def test_k3_names_that_never_end_share_one_series(caplog: pytest.LogCaptur
         assert (shown("label_overflow_total", label="call_type") or 0) >= 2_300
     told = [record for record in caplog.records if "too many values" in record.message]
     assert sorted(record.__dict__["label"] for record in told) == ["call_type", "flow"]
+
+
+def test_a_name_that_shares_a_label_is_counted_once_while_it_stays() -> None:
+    """Not at every scrape. Known names always stand for themselves."""
+    names = Names("flow", ("known",), most=1)
+    for _ in range(3):
+        assert names.shown(["a", "b", "known"]) == {"a": "a", "b": "other", "known": "known"}
+    assert names.overflows == 1
+    assert names.shown(["c"]) == {"c": "other"}
+    assert names.overflows == 2
 
 
 async def test_flows_that_have_gone_leave_no_gauge() -> None:
