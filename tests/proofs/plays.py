@@ -4,13 +4,15 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from asyncdispatch import CallHandle, VerdictKind
+from asyncdispatch import APICall, CallHandle, VerdictKind
 from asyncdispatch.outcomes import Failed, Succeeded
 from tests.e2e.audit import permanent
 from tests.facts.world import refused
 from tests.proofs.stage import PROOFS, Proof, Stage, proof
 
 __all__ = ["PROOFS", "Proof"]
+
+Call = APICall[Any]
 
 
 @proof
@@ -22,7 +24,7 @@ async def binds_are_fenced_by_the_uid(stage: Stage) -> None:
     new = await stage.world.pod()
     async with stage.dispatcher() as (dispatcher, cluster):  # this one knows nothing of the new Pod
         unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-        calls = [
+        calls: list[Call] = [
             cluster.bind(old, "n1"),
             cluster.patch_status(old, conditions=[unscheduled]),
             cluster.delete(old),
@@ -77,7 +79,7 @@ async def a_storm_of_429(stage: Stage) -> None:
     async with stage.dispatcher("bot") as (dispatcher, cluster):
         turned_away = []
         async with stage.storm():
-            handles = []
+            handles: list[CallHandle[Any]] = []
             for n, obj in enumerate(pods):
                 handles.append(dispatcher.submit(cluster.bind(obj, f"n{n}")))
                 new = stage.config_map(f"c{n}")
@@ -114,7 +116,7 @@ async def a_namespace_that_is_being_deleted(stage: Stage) -> None:
         assert (await stage.world.delete(f"/api/v1/namespaces/{stage.world.namespace}")).status in (200, 202)
         creates = [cluster.create(stage.config_map(f"c{n}"), idempotency_key=f"k{n}") for n in range(3)]
         creates.append(cluster.create(stage.pod("late")))
-        calls = [cluster.patch(pods[0], {"metadata": {"labels": {"a": "b"}}}), cluster.delete(pods[1])]
+        calls: list[Call] = [cluster.patch(pods[0], {"metadata": {"labels": {"a": "b"}}}), cluster.delete(pods[1])]
         lost = [dispatcher.submit(call) for call in creates]
         bind = dispatcher.submit(cluster.bind(pods[0], "n1"))
         done = [dispatcher.submit(call) for call in calls]
@@ -173,7 +175,7 @@ async def a_policy_that_denies(stage: Stage) -> None:
     }
     async with stage.dispatcher() as (dispatcher, cluster):
         made = await dispatcher.run(cluster.create(stage.config_map("allowed")))
-        calls = [
+        calls: list[Call] = [
             cluster.create(stage.config_map("denied", labels=labels), idempotency_key="denied"),
             cluster.patch(made, {"metadata": {"labels": labels}}),
         ]

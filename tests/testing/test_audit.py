@@ -7,12 +7,12 @@ import pytest
 from asyncdispatch import Verdict, VerdictKind
 from asyncdispatch.kubernetes import Cluster
 from asyncdispatch.kubernetes.marks import marked
-from asyncdispatch.outcomes import Cancelled, Failed, Succeeded
+from asyncdispatch.outcomes import Cancelled, Failed, Outcome, Succeeded
 from asyncdispatch.testing import EmbeddedAPIServer
 from tests.e2e.audit import Carried, Ledger, audit
 
-REFUSED = Failed(ValueError("no"), Verdict(VerdictKind.PERMANENT))
-LOST = Failed(ValueError("lost"), Verdict(VerdictKind.RETRY, True), ambiguous=True)
+REFUSED: Outcome[Any] = Failed(ValueError("no"), Verdict(VerdictKind.PERMANENT))
+LOST: Outcome[Any] = Failed(ValueError("lost"), Verdict(VerdictKind.RETRY, True), ambiguous=True)
 MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "ns"}}
 GENERATED = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "g-", "namespace": "ns"}}
 POD: dict[str, Any] = {
