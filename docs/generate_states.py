@@ -11,8 +11,9 @@ HEAD = """\
 
 <!-- Written by docs/generate_states.py from TRANSITIONS in _core/states.py; a test fails when it is out of date. -->
 
-A call goes through these states and no other way. `Entry.move` writes a call's state and raises on any transition that is
-not in this table; the short ways of common calls write three transitions themselves, checked against it at import. A row is where a call is, a column where it may go from there.
+A call goes through these states and no other way. `Entry.move` writes a call's state and raises on any transition that
+is not in this table; the short ways of common calls write three transitions themselves, checked against it at import. A
+row is where a call is, a column where it may go from there.
 
 Waiting states, which are also what `Expired.where` says:
 

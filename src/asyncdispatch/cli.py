@@ -88,8 +88,8 @@ def _parser() -> argparse.ArgumentParser:
         "demo",
         help="place Pods on an API server of our own, over HTTP, and count what was lost or doubled",
         description="Place Pods on an embedded API server, over HTTP: calling it in the scheduling cycle, through the "
-        "dispatcher, through the dispatcher while the server misbehaves, and under a guard while the server is slow for "
-        "a spell. Exits 1 if anything was lost or doubled.",
+        "dispatcher, through the dispatcher while the server misbehaves, and under a guard while the server is slow. "
+        "Exits 1 if anything was lost or doubled.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     show.add_argument("--pods", type=_count, default=1000, help="Pods to place; the first act gets a fifth of them")

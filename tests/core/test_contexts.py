@@ -114,7 +114,6 @@ def test_a_wait_may_outlast_the_validity_that_renewals_move(why: str) -> None:
     driver.finish()
 
 
-
 def test_a_parents_end_ends_its_children() -> None:
     """L5: a lease above its Pods; an attempt's time-out is clipped to the lease's end."""
     driver = Driver()
