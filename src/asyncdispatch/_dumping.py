@@ -13,7 +13,7 @@ from heapq import nlargest, nsmallest
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from asyncdispatch._core.executions import nanoseconds
-from asyncdispatch._core.states import PLACE_SHIFT, SECOND, STOPPING, Entry
+from asyncdispatch._core.states import PLACE_SHIFT, SECOND, STOPPING, CallState, Entry
 from asyncdispatch._reasons import clean, describe, explain, label, reason_of
 from asyncdispatch._upcoming import upcoming
 from asyncdispatch.errors import ConfigurationError
@@ -161,12 +161,15 @@ def _rate(core: Machine, now: int) -> Json | None:
 
 def _levels(core: Machine, waiting: Iterable[Entry], flying: Iterable[Entry]) -> list[Json]:
     """By level, the most urgent first: how many calls in which state."""
-    counts: list[dict[str, int]] = [defaultdict(int) for _ in range(core.levels)]
+    counts: list[dict[CallState, int]] = [defaultdict(int) for _ in range(core.levels)]
     for entries in (waiting, flying):
         for entry in entries:
-            counts[entry.level][entry.phase.value] += 1
+            counts[entry.level][entry.phase] += 1
     names = core.config.levels.names
-    rows = [{"name": clean(name), "states": dict(states)} for name, states in zip(names, counts, strict=True)]
+    rows = [
+        {"name": clean(name), "states": {state.value: number for state, number in states.items()}}
+        for name, states in zip(names, counts, strict=True)
+    ]
     return rows[::-1]
 
 

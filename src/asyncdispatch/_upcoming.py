@@ -1,6 +1,6 @@
 """What would start next, without starting it: the ordering's own code, run on a small copy of its queues.
 
-Only as many calls of each queue are copied as are asked for, so that a look costs the same however many wait.
+Of each queue one call more is copied than was taken from it, so that a look costs the same however many wait.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ def upcoming(core: Machine, now: int, count: int) -> list[Entry]:
     found: list[Entry] = []
     if count < 1:
         return found
-    model = _Model(core, now, count)
+    model = _Model(core)
     while len(found) < count and (twin := model.ordering.pick()) is not None:
+        model.follow(twin)
         entry: Entry = twin.owner
         if _starts(core, entry, now):
             model.start(twin)
@@ -61,30 +62,37 @@ def _starts(core: Machine, entry: Entry, now: int) -> bool:
 class _Model:
     """Twins of the ready calls, their flows and their types, in an ordering of their own."""
 
-    def __init__(self, core: Machine, now: int, count: int) -> None:
+    def __init__(self, core: Machine) -> None:
         self._core = core
-        self._now = now
         self.ordering = Ordering(core.levels, nanoseconds(core.config.aging))
         self._flows: dict[str, Flow] = {}
         self._groups: dict[str, Group] = {}
         for band in core.ordering.bands():
             for queue in band.queues:
-                self._copy(queue, count)
+                self._copy(queue)
 
-    def _copy(self, queue: FlowQueue, count: int) -> None:
+    def _copy(self, queue: FlowQueue) -> None:
+        """The queue with its first call, and its place among the others."""
         flow, group = self._flow(queue.flow), self._group(queue.band.group)
-        for entry in _in_order(queue):
-            twin = Entry(entry, entry.call, entry.ticket, entry.rank, entry.level, entry.deadline, flow, group)
-            self.ordering.push(twin, queue.blocked)
-            count -= _starts(self._core, entry, self._now)
-            if not count:
-                break
+        self._push(_in_order(queue), flow, group, queue.blocked)
         band = group.bands[queue.band.level]
         assert band is not None
-        twin_queue = band.named[flow.name]
-        band.service, twin_queue.tag = queue.band.service, queue.tag
-        if not twin_queue.blocked:
-            band.tags[twin_queue.slot] = twin_queue.tag
+        twin = band.named[flow.name]
+        band.service, twin.tag = queue.band.service, queue.tag
+        if not twin.blocked:
+            band.tags[twin.slot] = twin.tag
+
+    def _push(self, rest: Iterator[Entry], flow: Flow, group: Group, blocked: bool) -> None:
+        """The next of a queue's calls, which knows the ones behind it."""
+        entry = next(rest, None)
+        if entry is not None:
+            twin = Entry(entry, entry.call, entry.ticket, entry.rank, entry.level, entry.deadline, flow, group)
+            twin.value = rest
+            self.ordering.push(twin, blocked)
+
+    def follow(self, twin: Entry) -> None:
+        """It is about to leave its queue: the one behind it comes first, so that the queue does not run empty."""
+        self._push(twin.value, twin.flow, twin.group, False)
 
     def _flow(self, flow: Flow) -> Flow:
         twin = self._flows.get(flow.name)
