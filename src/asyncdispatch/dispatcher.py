@@ -368,8 +368,8 @@ class Dispatcher(Closing, Observing):
     def dump(self, *, limit: int = 100) -> dict[str, Any]:
         """What waits and why, what flies, what would start next, and what holds calls back, as JSON (see the docs).
 
-        At most `limit` rows of each. No bodies and no messages of errors. Works in every state; costs what `statistics`
-        costs. Raises `ConfigurationError` for a wrong limit, and outside of its event loop while it runs.
+        At most `limit` rows of each. No bodies and no messages of errors. Works in every state; costs a few looks at
+        each live call. Raises `ConfigurationError` for a wrong limit, and outside of its event loop while it runs.
         """
         return dump_dispatcher(self, limit)
 
