@@ -21,6 +21,8 @@ Json = dict[str, Any]
 S = NominationState
 
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.5, 30.0
+TINY = 1e-6
+"""Of a token: a clock that is asked just when one is due may be a rounding error short of it."""
 REMEMBERED = 10_000
 """Decisions that have ended and are still known."""
 
@@ -200,7 +202,7 @@ class Book:
         earned = (now - self._refilled) * self.policy.writes_per_second
         self._tokens = min(float(self.policy.burst), self._tokens + max(0.0, earned))
         self._refilled = now
-        while self._tokens >= 1 and (queue := self._releases or self._plans):
+        while self._tokens >= 1 - TINY and (queue := self._releases or self._plans):
             life = queue.popleft()
             ready = life.phase in (S.PLANNED, S.WRITING, S.RELEASING) and life.flight is None
             if ready and life.again_at <= now:

@@ -144,7 +144,9 @@ class Nominations(Writing):
         """By a fresh read: None if the decision stands, else why not; then it is being taken back (case Q7)."""
         life = self.lives.get(decision_id)
         if life is None:
-            return self._why_not(self.ended[decision_id])
+            ended = self.ended[decision_id]
+            replaced = ended.decision_id != decision_id
+            return "it was replaced by a fresh decision" if replaced else self._why_not(ended)
         seen = None if pod is None else PodView(pod, self.policy.prefix)
         self._refresh(seen, node, life.node, now)
         if life.outcome is None and life.phase is not S.RELEASING:
@@ -159,8 +161,6 @@ class Nominations(Writing):
             return f"it has ended: {life.outcome.state.value}, {life.outcome.reason}"
         if life.release is not None:
             return f"it is being taken back: {life.release[1]}"
-        if life.decision_id not in self.lives:
-            return "it was replaced by a fresh decision"
         return None if life.phase in (S.NOMINATED, S.ADOPTED) else "it is not written yet"
 
     def ref_of(self, decision_id: str) -> ObjectRef | None:

@@ -167,7 +167,8 @@ class Nominator:
         self._checked(decision)
         known = self._machine.lives.get(decision.decision_id) or self._machine.ended.get(decision.decision_id)
         if known is not None:
-            if known.decision.content() != decision.content():
+            replaced = known.decision_id != decision.decision_id  # by a fresh calculation
+            if not replaced and known.decision.content() != decision.content():
                 remedy = f"was used for {known.decision.ref} to {known.node}: give each decision its own id"
                 raise ConfigurationError("decision_id", decision.decision_id, remedy)
             return self._handle(known)
