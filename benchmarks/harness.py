@@ -63,7 +63,7 @@ FULL = Scale(
     from_thread=10_000,
     pods=1_000,
     patches=500,
-    writes=1_000,
+    writes=500,
     plane_rounds=3,
 )
 QUICK = Scale(
