@@ -1,6 +1,7 @@
 """The adapters of `Cluster` on a real API server: fences, kinds of patch, deletions, evictions, Events."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -168,7 +169,7 @@ async def test_deletions(cluster, namespace):
         for obj in (waits, runs):
             call = cluster.delete(obj)
             await dispatcher.run(call)
-            there = await dispatcher.submit(cluster.read(obj)).outcome()
+            there: Any = await dispatcher.submit(cluster.read(obj)).outcome()
             shown = call.apply(obj)
             assert (shown is None) == gone(there)
             assert shown is None or there.value["metadata"]["deletionTimestamp"]
@@ -182,7 +183,7 @@ async def test_deletions(cluster, namespace):
 async def test_create_behind_delete(cluster, namespace):
     """B15: a Job's template is immutable; the create waits for the old Job to be gone."""
     template = {"spec": {"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Never"}}
-    job = {
+    job: dict[str, Any] = {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": "j", "namespace": namespace, "finalizers": ["example.com/held"]},

@@ -1,5 +1,7 @@
 """Creating once: by name, by mark, and never by a second POST in doubt."""
 
+from typing import Any
+
 import pytest
 from kubernetes_asyncio.client import V1Container, V1ObjectMeta, V1Pod, V1PodSpec
 
@@ -10,7 +12,7 @@ from asyncdispatch.kubernetes.marks import MARK
 from asyncdispatch.testing import EmbeddedAPIServer
 from tests.kubernetes.support import FakeClient, attempt_at, failure, pod_dict, tried
 
-OFFLINE = Cluster(FakeClient())
+OFFLINE: Any = Cluster(FakeClient())
 
 
 def nameless(**meta):

@@ -1,6 +1,7 @@
 """Events: told at best effort, never in the way, and as one while they wait."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from kubernetes_asyncio.client import V1Node, V1ObjectMeta
@@ -13,7 +14,7 @@ from asyncdispatch.kubernetes.events import LOWEST_PRIORITY, NOTE_LIMIT
 from asyncdispatch.outcomes import Expired, Failed, Overwritten, Shed, Succeeded
 from tests.kubernetes.support import FakeClient, pod_dict
 
-OFFLINE = Cluster(FakeClient())
+OFFLINE: Any = Cluster(FakeClient())
 
 
 def event(cluster, obj, reason="FailedScheduling", message="no room", **fields):

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from asyncdispatch.outcomes import Overwritten, Succeeded
 from tests.kubernetes.documents import LABEL, widget, without, writes
 from tests.kubernetes.support import FakeClient, pod_dict
 
-OFFLINE = Cluster(FakeClient())
+OFFLINE: Any = Cluster(FakeClient())
 
 
 # ---- merging (R6) ----------------------------------------------------------------------------------------------------
@@ -76,7 +77,7 @@ def test_a_merged_patch_keeps_what_is_known_of_it():
     """A request of the older one may have been applied; what was at hand no longer says that nothing is to be done."""
     older = Patch(**{**vars(OFFLINE.patch(pod_dict(), LABEL)), "doubtful": True})
     newer = Patch(**{**vars(OFFLINE.patch(pod_dict(), {"spec": {"n": 1}})), "satisfied": True})
-    both = newer.merge(older)
+    both: Any = newer.merge(older)
     assert both is not None
     assert (both.doubtful, both.satisfied) == (True, False)
     assert both.change.document == {**LABEL, "spec": {"n": 1}}

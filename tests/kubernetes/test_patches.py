@@ -2,6 +2,7 @@
 
 import copy
 import math
+from typing import Any
 
 import jsonpatch
 import pytest
@@ -130,17 +131,21 @@ def test_fences_go_into_the_body():
 def test_what_a_change_shows():
     """`apply` is what the server makes of it; `shown_by` says that there is nothing left to do."""
     obj = {"metadata": {"labels": {"a": "1", "b": "2"}}, "spec": {"n": 1}}
-    assert MergePatch({"metadata": {"labels": {"a": None}}}).apply(obj)["metadata"]["labels"] == {"b": "2"}
+    unlabelled: Any = MergePatch({"metadata": {"labels": {"a": None}}}).apply(obj)
+    assert unlabelled["metadata"]["labels"] == {"b": "2"}
     assert MergePatch({"spec": {"n": 1}}).shown_by(obj)
     assert not MergePatch({"spec": {"n": 2}}).shown_by(obj)
     step = JsonPatch([{"op": "replace", "path": "/spec/n", "value": 2}])
-    assert step.apply(obj)["spec"] == {"n": 2}
+    stepped: Any = step.apply(obj)
+    assert stepped["spec"] == {"n": 2}
     assert obj["spec"] == {"n": 1}
     assert not step.shown_by(obj)
-    assert step.shown_by(step.apply(obj))
+    assert step.shown_by(stepped)
     # Strategic: only what both kinds of merge do alike.
-    assert StrategicPatch({"spec": {"n": 2}}).apply(obj)["spec"] == {"n": 2}
-    for unknown in ({"spec": {"l": []}}, {"spec": {"$patch": "replace"}}, {"$setElementOrder/x": {}}):
+    strategic: Any = StrategicPatch({"spec": {"n": 2}}).apply(obj)
+    assert strategic["spec"] == {"n": 2}
+    unknowns: list[Any] = [{"spec": {"l": []}}, {"spec": {"$patch": "replace"}}, {"$setElementOrder/x": {}}]
+    for unknown in unknowns:
         assert StrategicPatch(unknown).apply(obj) is None
         assert not StrategicPatch(unknown).shown_by(obj)
 
@@ -305,8 +310,8 @@ def test_patches_that_the_server_refuses_or_ignores():
         change_of([{"op": "remove", "path": "/a"}], POD, strategic=True)
     with pytest.raises(ConfigurationError, match=r"patch\.spec"):
         change_of({"spec": {"x": 1}}, WIDGET, subresource="status")
-    assert change_of({"status": {"x": 1}}, WIDGET)  # it may have no subresource
-    assert change_of({"status": {"x": 1}, "metadata": {"labels": {}}}, POD, subresource="status")
+    change_of({"status": {"x": 1}}, WIDGET)  # it may have no subresource
+    change_of({"status": {"x": 1}, "metadata": {"labels": {}}}, POD, subresource="status")
 
 
 def test_no_message_tells_a_value():

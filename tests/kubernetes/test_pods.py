@@ -2,6 +2,7 @@
 
 import copy
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from kubernetes_asyncio.client import V1Node, V1ObjectMeta, V1Pod, V1PodCondition, V1PodStatus
@@ -12,7 +13,7 @@ from asyncdispatch.kubernetes import KEEP, ApiError, Cluster
 from tests.kubernetes.support import FakeClient, attempt_at, pod_dict, tried
 
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-OFFLINE = Cluster(FakeClient())
+OFFLINE: Any = Cluster(FakeClient())
 
 
 def refusal(result) -> ApiError:
@@ -412,10 +413,10 @@ async def test_applying_a_patch_is_what_the_server_does(server, cluster):
         (lambda: OFFLINE.bind(pod_dict(uid=None), "n1"), r"pod\.metadata\.uid"),
         (lambda: OFFLINE.bind(pod_dict(), "N 1"), "node"),
         (lambda: OFFLINE.bind(pod_dict(), object()), "node"),
-        (lambda: OFFLINE.bind(pod_dict(), "n1", fence="name"), "fence='name'"),  # type: ignore[arg-type]
+        (lambda: OFFLINE.bind(pod_dict(), "n1", fence="name"), "fence='name'"),
         (lambda: OFFLINE.bind(pod_dict(version=None), "n1", fence="version"), r"metadata\.resourceVersion"),
         (lambda: OFFLINE.bind(ObjectRef("v1", "Pod", "ns", "p", "u"), "n1", fence="version"), "resourceVersion"),
-        (lambda: OFFLINE.bind(pod_dict(), "n1", annotations={"a": 1}), "annotations"),  # type: ignore[dict-item]
+        (lambda: OFFLINE.bind(pod_dict(), "n1", annotations={"a": 1}), "annotations"),
         (lambda: OFFLINE.patch_status(pod_dict()), "nothing to patch"),
         (lambda: OFFLINE.patch_status(pod_dict(), conditions=[], nominated_node=KEEP), "nothing to patch"),
         (lambda: OFFLINE.patch_status(pod_dict(), nominated_node=""), "nominated_node"),

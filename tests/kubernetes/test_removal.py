@@ -1,5 +1,7 @@
 """Deleting and evicting: what is sent, when it counts as done, and that it never hits another object of the name."""
 
+from typing import Any
+
 import pytest
 from kubernetes_asyncio.client import V1ObjectMeta, V1Pod
 
@@ -10,7 +12,7 @@ from asyncdispatch.kubernetes import Cluster, Evict
 from asyncdispatch.outcomes import Failed, Overwritten, Succeeded
 from tests.kubernetes.support import FakeClient, failure, pod_dict, still_attempt, tried
 
-OFFLINE = Cluster(FakeClient())
+OFFLINE: Any = Cluster(FakeClient())
 SHORT = DispatcherConfig(attempt_timeout=1)
 BOTH = ["delete", "evict"]
 
@@ -244,7 +246,8 @@ def test_what_an_answer_means():
         assert isinstance(call.settled_by(pod_dict(uid="u2"), False), Refused)
         again = call.settled_by(pod_dict(), True)
         assert isinstance(again, Again)
-        assert again.call.doubtful
+        repeated: Any = again.call
+        assert repeated.doubtful
     assert delete.settled_by(None, False) == Applied(None)
     assert isinstance(evict.settled_by(None, False), Refused)
 

@@ -1,5 +1,7 @@
 """Replacing an object whole: always fenced by the version that it was made from."""
 
+from typing import Any
+
 import pytest
 from kubernetes_asyncio.client import V1ConfigMap, V1ObjectMeta
 
@@ -10,7 +12,7 @@ from asyncdispatch.outcomes import Failed
 from tests.kubernetes.documents import config_map, widget
 from tests.kubernetes.support import FakeClient, pod_dict
 
-OFFLINE = Cluster(FakeClient())
+OFFLINE: Any = Cluster(FakeClient())
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Patches of objects of any kind: what is sent, and what becomes of conflicts and lost answers."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from kubernetes_asyncio.client import V1ObjectMeta, V1Pod
@@ -13,7 +14,7 @@ from asyncdispatch.outcomes import Cancelled, Failed, Succeeded
 from tests.kubernetes.documents import LABEL, config_map, widget, without, writes
 from tests.kubernetes.support import FakeClient, attempt_at, plain, pod_dict, still_attempt, tried
 
-OFFLINE = Cluster(FakeClient())
+OFFLINE: Any = Cluster(FakeClient())
 SHORT = DispatcherConfig(attempt_timeout=1)
 
 
@@ -70,7 +71,7 @@ def test_models_are_taken():
     assert call.is_noop()
 
 
-LISTS = {"metadata": {"finalizers": []}}
+LISTS: dict[str, Any] = {"metadata": {"finalizers": []}}
 
 
 @pytest.mark.parametrize(
@@ -231,7 +232,7 @@ def test_part_of_an_object_shows_nothing():
     part = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "ns", "uid": "u1"}}
     assert not OFFLINE.patch(part, {"metadata": {"labels": {"b": None}}}).is_noop()
     assert not OFFLINE.patch(ObjectRef.of(part), {"metadata": {"labels": {"b": None}}}).is_noop()
-    unknown = {"status": {"conditions": []}}
+    unknown: dict[str, Any] = {"status": {"conditions": []}}
     assert not OFFLINE.patch(pod_dict(), unknown, strategic=True, subresource="status").is_noop()
 
 
@@ -345,8 +346,9 @@ def test_what_a_conflict_means():
     assert isinstance(versioned.settled_by(found, False), Refused)
     again = versioned.settled_by(found, True)
     assert isinstance(again, Again)
-    assert again.call.doubtful
-    assert again.call.settled_by(found, True) == Unknown(maybe_applied=True)
+    repeated: Any = again.call
+    assert repeated.doubtful
+    assert repeated.settled_by(found, True) == Unknown(maybe_applied=True)
     assert isinstance(versioned.settled_by(pod_dict(version="5"), True), Again)
 
 

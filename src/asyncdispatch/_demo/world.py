@@ -71,6 +71,7 @@ class Event(Protocol):
     @property
     def late(self) -> int:
         """How many of the Pods are not there at first."""
+        ...
 
     async def run(self) -> None:
         """Make it happen; over when the last of it has."""

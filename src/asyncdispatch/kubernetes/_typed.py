@@ -315,7 +315,7 @@ def _twin(error: BaseException) -> BaseException:
 def _in_their_words(rest: Any, error: ApiError) -> Exception:
     """An error that was found out by reading, as the exception that the client would raise for such an answer."""
     exception: Any = importlib.import_module(type(rest).__module__).ApiException
-    status = {"kind": "Status", "apiVersion": "v1", "status": "Failure"}
+    status: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "status": "Failure"}
     status |= {"message": error.message, "reason": error.reason, "code": error.status}
     body = json.dumps(status)
     answer = SimpleNamespace(status=error.status, reason=error.reason, data=body.encode(), headers={}, getheaders=dict)
