@@ -1,5 +1,6 @@
 """The machine step by step: what random histories seldom come to, and what must be exact."""
 
+import copy
 import math
 from random import Random
 
@@ -104,6 +105,7 @@ def test_what_is_taken_back_goes_first() -> None:
     for index in (1, 2, 3):
         decide(world, f"p{index}")
     world.machine.withdraw(old.decision_id, world.now)
+    world.calm = False
     world.looks.clear()
     world.advance(0.21)
     assert [look.decision.decision_id for look in world.looks] == [old.decision_id]
@@ -139,9 +141,29 @@ def test_a_late_landing_is_taken_back() -> None:
     world.land(0)
     assert world.own_values() == {"p0": "d1"}
     world.serve()
+    world.advance(1)
     assert world.own_values() == {}
     assert world.machine.counts == {S.WITHDRAWN: 2}
     assert (world.machine.accepted, world.machine.rebuilt) == (1, 1)
+
+
+def test_what_the_watch_told_before_the_answer_came_counts() -> None:
+    """N5: written, overwritten, seen, and only then answered: it is over at once, and not written to again."""
+    world = small()
+    world.server.add("Node", node("n1"))
+    life = decide(world)
+    world.answer_look(0)
+    world.step()
+    write = world.writes.pop()
+    answer = world.server.apply(write, world.body(write), world.now)
+    obj = copy.deepcopy(world.server.pods["p0"])
+    world.server.nominate(obj, "n1", "kube-scheduler", None, world.now)
+    world.server.put("Pod", obj)
+    world.deliver("Pod", 100)
+    assert life.phase is S.WRITING
+    world.machine.answered(write.number, answer, world.now)
+    assert life.phase is S.OVERWRITTEN
+    world.step()
 
 
 def test_an_old_view_brings_nothing_back() -> None:
@@ -252,7 +274,7 @@ def test_no_room_beside_a_foreign_nomination() -> None:
 
 def test_a_ref_and_its_version() -> None:
     """Of a ref, any change of the Pod since then is one of the grounds."""
-    for version, state in ((None, S.NOMINATED), ("3", S.ABANDONED)):
+    for version, state in ((None, S.NOMINATED), ("2", S.ABANDONED)):
         world = small()
         ref = ObjectRef("v1", "Pod", "ns", "p0", world.server.pods["p0"]["metadata"]["uid"])
         world.server.put("Pod", world.server.pods["p0"])

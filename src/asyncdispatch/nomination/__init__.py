@@ -6,6 +6,7 @@ Tolerated, not supported by upstream since Kubernetes 1.35: see the page on nomi
 from asyncdispatch.nomination.calls import PodNomination
 from asyncdispatch.nomination.decisions import Decision, NominationOutcome, NominationPolicy
 from asyncdispatch.nomination.handles import NominationHandle
+from asyncdispatch.nomination.manifests import manifests
 from asyncdispatch.nomination.nominator import Nominator
 from asyncdispatch.nomination.states import NominationState
 
@@ -17,4 +18,5 @@ __all__ = [
     "NominationState",
     "Nominator",
     "PodNomination",
+    "manifests",
 ]
