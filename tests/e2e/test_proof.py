@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+import tests.proofs.modes  # noqa: F401  # registers its own
 from asyncdispatch.testing import ControlPlane
 from tests.e2e.audit import AuditLog, Carried
 from tests.e2e.waiting import eventually

@@ -7,6 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+import tests.proofs.modes  # noqa: F401  # registers its own
 from asyncdispatch.testing import EmbeddedAPIServer, answers
 from asyncdispatch.testing.apiserver import Admission
 from tests.e2e.audit import Carried
