@@ -208,7 +208,8 @@ SECTIONS: dict[str, dict[str, Row]] = {
             "Nothing will be made in it any more; patches and deletes there still pass.",
         ),
         "namespace is being deleted, other writes": Row(
-            PATCH, failure(403, details=causes("NamespaceTerminating")), PERMANENT
+            *(PATCH, failure(403, details=causes("NamespaceTerminating")), PERMANENT),
+            "To the server, binds and evictions are creates as well. Their Pod is still there.",
         ),
         "name held by a dying object": Row(
             *(CREATE, failure(409, DYING, reason="AlreadyExists", details=about()), LATER),
@@ -221,7 +222,7 @@ SECTIONS: dict[str, dict[str, Row]] = {
         ),
         "namespace missing": Row(
             *(CREATE, failure(404, details=about("ns", "namespaces")), LATER),
-            "May be about to appear; bounded by the call's own time (R11).",
+            "May be about to appear; bounded by the call's own time (R11). With a uid, a bind or an eviction reads its Pod.",
             scope=here("namespace"),
         ),
         "path not served (text, not a Status)": Row(

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from asyncdispatch import Mode
+from asyncdispatch import CallHandle, Mode
 from asyncdispatch.outcomes import Succeeded
 from tests.proofs.stage import Stage, proof
 
@@ -27,9 +27,10 @@ async def modes_are_switched_all_the_time(stage: Stage) -> None:
                 modes.append(dispatcher.mode)
             switched.set()
 
-        async def write(writer: int) -> list[Any]:
+        async def write(writer: int) -> list[CallHandle[Any]]:
             """Binds and creates until the last switch: some waited for, some not, as the mode has it."""
-            handles, number = [], 0
+            handles: list[CallHandle[Any]] = []
+            number = 0
             mine = pods[writer::WRITERS]
             while not switched.is_set() or mine:
                 if mine:

@@ -130,6 +130,30 @@ async def a_namespace_that_is_being_deleted(stage: Stage) -> None:
 
 
 @proof
+async def a_namespace_that_is_gone(stage: Stage) -> None:
+    """A bind is told of the namespace, not of the Pod, and yet it is GONE at once and waits for no such namespace."""
+    path = f"/api/v1/namespaces/{stage.world.namespace}"
+    async with stage.dispatcher() as (dispatcher, cluster):
+        pod = await dispatcher.run(cluster.create(stage.pod()))
+        await dispatcher.run(cluster.delete(pod))
+    assert (await stage.world.delete(path)).status in (200, 202)
+    left = (await stage.world.get(path)).json
+    assert (await stage.world.put(f"{path}/finalize", {**left, "spec": {"finalizers": []}})).status == 200
+    refused(await stage.world.get(path), 404, "NotFound")
+    refused(await stage.world.bind(), 404, "NotFound", "namespaces")
+    async with stage.dispatcher() as (dispatcher, cluster):
+        calls: list[Call] = [
+            cluster.bind(pod, "n1"),
+            cluster.evict(pod),
+            cluster.patch(pod, {"metadata": {"labels": {}}}),
+        ]
+        for call in calls:
+            outcome = await dispatcher.submit(call).outcome()
+            assert isinstance(outcome, Failed), outcome
+            assert (outcome.verdict.kind, outcome.ambiguous) == (VerdictKind.GONE, False), outcome
+
+
+@proof
 async def a_quota_that_is_lifted(stage: Stage) -> None:
     """What does not fit waits, and is created once there is room; what names no request never passes."""
     quotas, hard = stage.world.path("resourcequotas"), {"pods": "2", "requests.cpu": "8"}

@@ -35,6 +35,9 @@ class KubernetesCall(APICall[T]):
     def classify(self, attempt: Attempt, error: BaseException) -> Verdict | None:
         """The verdict of the default table; a request that never left is not maybe applied."""
         verdict = classify_error(error, self)
+        if self.target.uid is not None and isinstance(error, ApiError) and _lacks_namespace(error):
+            # It was there once, so its namespace was. Only binds and evictions are told so: a read names the object.
+            return Verdict(VerdictKind.RECONCILE, reason=str(error))
         if verdict is not None and verdict.maybe_applied and not attempt.sent:
             return dataclasses.replace(verdict, maybe_applied=False)
         return verdict
@@ -81,6 +84,10 @@ class KubernetesCall(APICall[T]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.target}>"
+
+
+def _lacks_namespace(error: ApiError) -> bool:
+    return error.status == 404 and error.details.get("kind") == "namespaces"
 
 
 def refused(error: BaseException) -> bool:

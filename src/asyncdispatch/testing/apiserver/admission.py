@@ -47,22 +47,16 @@ def admit(steps: Sequence[AdmissionStep], request: Admission) -> None:
 
 def namespace_exists(request: Admission) -> None:
     """Creates need a namespace that is there and not being deleted; updates and deletions do not."""
-    if request.operation == "CREATE" and request.resource.namespaced and not request.subresource:
-        check_namespace(request.store, request.resource, request.namespace, request.name)
-
-
-def check_namespace(store: Store, resource: Resource, namespace: str, name: str) -> None:
-    """Refuse what would be new in a namespace that is not there (404) or is being deleted (403).
-
-    A bind and an eviction are creates to the server, and are refused before it looks for their Pod.
-    """
-    found = store.get(store.registry.named("Namespace", "v1"), "", namespace)
+    resource, namespace = request.resource, request.namespace
+    if request.operation != "CREATE" or not resource.namespaced or request.subresource:
+        return
+    found = request.store.get(request.store.registry.named("Namespace", "v1"), "", namespace)
     if found is None:
         raise not_found("", "namespaces", namespace)
     if child(found.obj, "metadata", "deletionTimestamp") or child(found.obj, "status", "phase") == "Terminating":
         why = f"unable to create new content in namespace {namespace} because it is being terminated"
         cause = Cause("NamespaceTerminating", f"namespace {namespace} is being terminated", "metadata.namespace")
-        raise forbidden(resource.group, resource.plural, name, why, [cause])
+        raise forbidden(resource.group, resource.plural, request.name, why, [cause])
 
 
 def pod_priority(request: Admission) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from asyncdispatch.testing.apiserver import metadata as meta
-from asyncdispatch.testing.apiserver.admission import check_namespace
 from asyncdispatch.testing.apiserver.kinds import child, is_ready, mapping, with_condition
 from asyncdispatch.testing.apiserver.selectors import chooses
 from asyncdispatch.testing.apiserver.status import (
@@ -35,7 +34,7 @@ def evict(writer: Writer, target: Target, body: Any, *, dry_run: bool = False, a
         raise bad_request("the object provided is unrecognized (must be of type Eviction)")
     if mapping(body, "metadata").get("name") != target.name:
         raise bad_request("name in URL does not match name in Eviction object")
-    check_namespace(writer.store, target.resource, target.namespace, target.name)
+    writer.enter(target, dry_run=dry_run, agent=agent)
     pod = writer.store.get(target.resource, target.namespace, target.name)
     if pod is None:
         raise not_found(*target.about)

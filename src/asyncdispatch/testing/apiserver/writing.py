@@ -13,7 +13,7 @@ from typing import Any
 
 from asyncdispatch.testing.apiserver import metadata as meta
 from asyncdispatch.testing.apiserver import patches, quotas
-from asyncdispatch.testing.apiserver.admission import Admission, AdmissionStep, admit, check_namespace
+from asyncdispatch.testing.apiserver.admission import Admission, AdmissionStep, admit, namespace_exists
 from asyncdispatch.testing.apiserver.kinds import mapping, with_condition
 from asyncdispatch.testing.apiserver.resources import Resource
 from asyncdispatch.testing.apiserver.status import (
@@ -238,7 +238,7 @@ class Writer:
             raise bare('target.kind: Unsupported value: supported values: "Node", "<empty>"')
         if not node:
             raise bare("target.name: Required value")
-        check_namespace(self.store, target.resource, target.namespace, target.name)
+        self.enter(target, dry_run=dry_run, agent=agent)
         old = self.store.get(target.resource, target.namespace, target.name)
         if old is None:
             raise not_found(*target.about)
@@ -257,6 +257,14 @@ class Writer:
         admit(self.steps, step)
         written = self._write(old, new, dry_run)
         return Written(201, success(code=201), written.applied, written.stored)
+
+    def enter(self, target: Target, *, dry_run: bool, agent: str) -> None:
+        """What admission says of the namespace: binds and evictions are creates, refused unread."""
+        request = Admission(
+            *("CREATE", target.resource, "", target.namespace, target.name),
+            *(None, None, self.store, dry_run, agent),
+        )
+        admit(self.steps[: self.steps.index(namespace_exists) + 1], request)
 
     def _bound(self, old: Stored, node: str, given: Json) -> Json:
         """The Pod on its node, with the binding's labels and annotations; its generation stays."""
