@@ -9,14 +9,17 @@ from asyncdispatch.nomination.handles import NominationHandle
 from asyncdispatch.nomination.manifests import manifests
 from asyncdispatch.nomination.nominator import Nominator
 from asyncdispatch.nomination.states import NominationState
+from asyncdispatch.nomination.study import NominationReport, RollbackRule
 
 __all__ = [
     "Decision",
     "NominationHandle",
     "NominationOutcome",
     "NominationPolicy",
+    "NominationReport",
     "NominationState",
     "Nominator",
     "PodNomination",
+    "RollbackRule",
     "manifests",
 ]

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Self
 
+from prometheus_client import CollectorRegistry
+
 from asyncdispatch.dispatcher import Dispatcher
 from asyncdispatch.errors import ConfigurationError, DispatchError
 from asyncdispatch.kubernetes.cluster import Cluster
@@ -24,7 +26,9 @@ from asyncdispatch.nomination.decisions import Decision, NominationOutcome, Nomi
 from asyncdispatch.nomination.handles import NominationHandle
 from asyncdispatch.nomination.hands import Hands, Precheck, Recompute, extra_of
 from asyncdispatch.nomination.machine import Nominations
+from asyncdispatch.nomination.observing import Observing
 from asyncdispatch.nomination.states import Life, NominationState
+from asyncdispatch.nomination.study import NominationReport, RollbackRule
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -49,6 +53,9 @@ class Nominator:
     your fresh calculation where others have written in between: a new `Decision` for that Pod, or None. Both may be
     async; an error of the first counts as no, of the second as None.
 
+    `rule` says when it is rolled back by itself, since Pods outside of the rollout fare better; None: never. With a
+    `registry` of prometheus_client it has metrics, by `cluster_name`.
+
     With `shards`, which are entered and joined before, this replica keeps the hints of its own Pods only. `name` is
     what Events call it. Leaving takes back all hints, within the policy's `drain_timeout`; what can't be taken back by
     then is found by its annotations at the next start. Raises `ConfigurationError` for what can't be meant.
@@ -65,6 +72,9 @@ class Nominator:
         shards: ShardSet | None = None,
         name: str = REPORTER,
         flow: str = "nomination",
+        rule: RollbackRule | None = RollbackRule(),
+        registry: CollectorRegistry | None = None,
+        cluster_name: str = "default",
         wall: Callable[[], float] = time.time,
     ) -> None:
         for label, value, kind in (("dispatcher", dispatcher, Dispatcher), ("cluster", cluster, Cluster)):
@@ -74,6 +84,8 @@ class Nominator:
             raise ConfigurationError("policy", policy, "must be a NominationPolicy")
         if shards is not None and not isinstance(shards, ShardSet):
             raise ConfigurationError("shards", shards, "must be a ShardSet, or None")
+        if rule is not None and not isinstance(rule, RollbackRule):
+            raise ConfigurationError("rule", rule, "must be a RollbackRule, or None")
         for label, hook in (("precheck", precheck), ("recompute", recompute)):
             if hook is not None and not callable(hook):
                 raise ConfigurationError(label, hook, "must be a function, or None")
@@ -91,6 +103,7 @@ class Nominator:
             wall=wall,
         )
         self._machine = Nominations(policy, recomputes=recompute is not None, owns=self._owns)
+        self._observing = Observing(self._machine, rule, registry, cluster_name, dispatcher.config.levels)
         self._handles: dict[Life, NominationHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -236,6 +249,11 @@ class Nominator:
         self._check()
         log.warning("nomination is resumed: %s", reason, extra={"reason": reason})
         self._machine.resume()
+        self._observing.begin_anew(self._now)
+
+    def report(self) -> NominationReport:
+        """Does it help? What was nominated and what came of it, beside the Pods outside of the rollout. `print` it."""
+        return self._observing.report(self._loop.time() if hasattr(self, "_loop") else 0.0)
 
     def reorder(self, order_version: str) -> None:
         """Your queue has this order now: decisions taken in another one are stale, and taken back."""
@@ -293,8 +311,10 @@ class Nominator:
 
     def _see_pod(self, event: WatchEvent) -> None:
         if event.type == "DELETED":
+            self._observing.lost(event.object, self._now)
             self._machine.forget_pod(event.object, self._now)
         else:
+            self._observing.saw(event.object, self._now)
             self._machine.observe_pod(event.object, self._now, self._wall() if self._synced else None)
         self._flush()
 
@@ -309,10 +329,14 @@ class Nominator:
         return self._shards is None or self._shards.owns(pod)
 
     async def _look_around(self) -> None:
-        """Now and then, whatever was missed: hints of ours that nobody keeps."""
+        """Now and then: hints of ours that nobody keeps, and whether it is worse with nominations than without."""
         while True:
             await asyncio.sleep(ROUND)
             self._machine.unkept(self._now, self._wall())
+            verdict = self._observing.verdict(self._now)
+            if verdict is not None:
+                log.error("nomination is rolled back by itself: %s", verdict, extra={"reason": verdict})
+                self._machine.rollback(verdict, self._now)
             self._flush()
 
     async def _follow_shards(self, shards: ShardSet) -> None:
@@ -374,6 +398,7 @@ class Nominator:
         handle = self._handles.pop(life, None)
         if handle is not None:
             handle._tell()
+        self._observing.ended(life, self._now)
         log.info("decision %s ended: %s", life.decision_id, outcome, extra=extra_of(life.decision, outcome))
 
     def _told(self, note: Note) -> None:
@@ -389,6 +414,7 @@ class Nominator:
             elif isinstance(action, Write):
                 off = self._machine.off if action.node is not None else None
                 answer = await self._hands.write(action) if off is None else Answer(Fate.NOT_SENT, reason=off)
+                self._observing.wrote(action, answer)
                 self._machine.answered(action.number, answer, self._now)
             elif isinstance(action, Ask):
                 decision = await self._hands.ask(action)

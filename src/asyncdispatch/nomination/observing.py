@@ -1,0 +1,85 @@
+"""Passes on what a nominator sees to its study and its metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry
+
+from asyncdispatch.config import PriorityLevels
+from asyncdispatch.kubernetes.objects import field_of
+from asyncdispatch.nomination.actions import Answer, Write
+from asyncdispatch.nomination.metrics import NominationMetrics
+from asyncdispatch.nomination.states import Life
+from asyncdispatch.nomination.study import NominationReport, RollbackRule, Study
+
+if TYPE_CHECKING:
+    from asyncdispatch.nomination.machine import Nominations
+
+__all__ = ["Observing"]
+
+Json = dict[str, Any]
+
+
+class Observing:
+    """One study, and metrics if there is a registry."""
+
+    def __init__(
+        self,
+        machine: Nominations,
+        rule: RollbackRule | None,
+        registry: CollectorRegistry | None,
+        cluster: str,
+        levels: PriorityLevels,
+    ) -> None:
+        self._machine = machine
+        self._judges = rule is not None
+        self._study = Study(machine.policy, rule if rule is not None else RollbackRule())
+        self._metrics = None if registry is None else NominationMetrics(registry, cluster, levels)
+        self._now = 0.0
+        if self._metrics is not None:
+            self._metrics.show(self._live, self._oldest, lambda: machine.off is not None)
+
+    def _live(self, state: Any) -> int:
+        return sum(life.phase is state for life in list(self._machine.lives.values()))
+
+    def _oldest(self) -> float:
+        begun = [life.planned_at for life in list(self._machine.lives.values())]
+        return self._now - min(begun) if begun else 0.0
+
+    def saw(self, pod: Json, now: float) -> None:
+        self._now = now
+        bound = self._study.see(pod, now)
+        if bound is not None and self._metrics is not None:
+            self._metrics.bound(*bound)
+
+    def lost(self, pod: Json, now: float) -> None:
+        """A Pod is gone."""
+        seconds = self._study.gone(pod, now)
+        if seconds is not None and self._metrics is not None:
+            self._metrics.terminated(seconds)
+
+    def ended(self, life: Life, now: float) -> None:
+        outcome = life.outcome
+        assert outcome is not None
+        node = self._machine.room.nodes.get(life.node)
+        self._study.ended(outcome, now, unfit=node is None or node.unfit is not None)
+        if self._metrics is not None:
+            seen = self._machine.room.pods.get((life.decision.ref.namespace or "", life.decision.ref.name))
+            obj = seen.obj if seen is not None else life.decision.whole
+            self._metrics.ended(outcome, life.priority, field_of(obj, "spec", "schedulerName") or "default-scheduler")
+
+    def wrote(self, write: Write, answer: Answer) -> None:
+        if self._metrics is not None:
+            self._metrics.wrote("clear" if write.node is None else "set", answer.fate.value)
+
+    def verdict(self, now: float) -> str | None:
+        """Why nomination is to be rolled back by itself, or None."""
+        self._now = now
+        return self._study.verdict(now) if self._judges and self._machine.off is None else None
+
+    def begin_anew(self, now: float) -> None:
+        self._study.reset(now)
+
+    def report(self, now: float) -> NominationReport:
+        return self._study.report(now, len(self._machine.lives), self._machine.off)

@@ -1,0 +1,189 @@
+"""Does it help? What the study counts, when it says no, and the metrics beside it."""
+
+import asyncio
+from random import Random
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from asyncdispatch.calls import ObjectRef
+from asyncdispatch.errors import ConfigurationError
+from asyncdispatch.nomination import (
+    Decision,
+    NominationOutcome,
+    NominationPolicy,
+    NominationState,
+    RollbackRule,
+)
+from asyncdispatch.nomination.study import Study
+from tests.nomination.conftest import nominating
+from tests.nomination.objects import VICTIM, pod
+from tests.nomination.support import decide, passes
+
+S = NominationState
+HALF = NominationPolicy(percentage=50)
+NEVER = RollbackRule(slower=None, fallbacks=None, churn=None, wrong_bindings=None)
+
+
+def made(index: int, **fields: Any) -> dict[str, Any]:
+    obj = pod(f"p{index}", **fields)
+    obj["metadata"]["uid"] = f"uid-{index}"
+    return obj
+
+
+def bind(obj: dict[str, Any]) -> dict[str, Any]:
+    return {**obj, "spec": {**obj["spec"], "nodeName": "n"}}
+
+
+def run(study: Study, count: int, inside: float, outside: float, **fields: Any) -> None:
+    """`count` Pods, bound after about so many seconds."""
+    random = Random(1)
+    for index in range(count):
+        obj = made(index, **fields)
+        mean = inside if study.policy.admits(ObjectRef("v1", "Pod", "ns", f"p{index}", f"uid-{index}")) else outside
+        study.see(obj, float(index))
+        study.see(bind(obj), index + mean * random.uniform(0.5, 1.5))
+
+
+def outcome(state: S, *, written: bool = True, raced: bool = False) -> NominationOutcome:
+    ref = ObjectRef("v1", "Pod", "ns", "p", "u")
+    decision = Decision(pod=ref, node="n", algorithm_version="v", reason="r", ttl=9)
+    return NominationOutcome(decision=decision, state=state, reason="", written=written, raced=raced, hinted_seconds=2)
+
+
+def test_both_arms_are_measured() -> None:
+    """By the rollout's share, whoever was hinted; gates do not count, nor who is outside of the policy's scope."""
+    study = Study(HALF, RollbackRule())
+    run(study, 200, 1.0, 4.0, priority=7)
+    gated = made(900, gates=("g",))
+    study.see(gated, 0.0)
+    study.see(made(900), 100.0)
+    study.see(bind(made(900)), 101.0)
+    study.see(made(901, schedulerName="other"), 0.0)
+    study.see(bind(made(901, schedulerName="other")), 9.0)
+    report = study.report(250.0, 3, None)
+    assert report.inside.pods + report.outside.pods == 201
+    assert report.inside.median == pytest.approx(1.0, abs=0.2)
+    assert report.outside.median == pytest.approx(4.0, abs=0.6)
+    assert set(report.by_priority) == {7}
+    assert report.verdict is None
+    text = str(report)
+    assert "3 live hints" in text
+    assert "priority 7" in text
+    assert study.report(2000.0, 0, None).inside.pods == 0  # the window is over
+
+
+def test_slower_is_found_and_as_fast_is_not() -> None:
+    slow, same = Study(HALF, RollbackRule()), Study(HALF, RollbackRule())
+    run(slow, 200, 8.0, 2.0)
+    run(same, 400, 2.0, 2.0)
+    assert "took 1.5 times the P90" in str(slow.verdict(200.0))
+    assert same.verdict(400.0) is None
+    slow.reset(250.0)
+    assert slow.verdict(260.0) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [(S.FALLBACK, "bound elsewhere"), (S.CLEARED, "overwritten or cleared"), (S.OVERWRITTEN, "overwritten or cleared")],
+)
+def test_hints_that_are_not_honoured(state: S, says: str) -> None:
+    study = Study(HALF, RollbackRule())
+    for index in range(60):
+        study.ended(outcome(S.HIT if index % 10 == 0 else state), float(index))
+        assert index >= 29 or study.verdict(float(index)) is None
+    assert says in str(study.verdict(60.0))
+    off = Study(HALF, NEVER)
+    for index in range(60):
+        off.ended(outcome(state), float(index))
+    assert off.verdict(60.0) is None
+
+
+def test_raced_and_unwritten_count_for_nothing() -> None:
+    study = Study(HALF, RollbackRule())
+    for index in range(100):
+        study.ended(outcome(S.FALLBACK, raced=True), float(index))
+        study.ended(outcome(S.REJECTED, written=False), float(index))
+    report = study.report(100.0, 0, "a drill")
+    assert (report.verdict, report.hit_rate, report.raced) == (None, None, 100)
+    assert "off, a drill" in str(report)
+
+
+def test_wrong_bindings() -> None:
+    study = Study(HALF, RollbackRule())
+    for index in range(3):
+        assert study.verdict(float(index)) is None
+        study.ended(outcome(S.HIT), float(index), unfit=True)
+    assert "3 Pods were bound" in str(study.verdict(3.0))
+
+
+def test_victims() -> None:
+    study = Study(HALF, RollbackRule())
+    victim = bind(made(1))
+    victim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    victim["status"]["conditions"] = [VICTIM]
+    study.see(victim, 10.0)
+    assert study.gone(victim, 25.0) == 15.0
+    assert study.gone(victim, 26.0) is None
+    assert study.report(30.0, 0, None).victim_seconds == 15.0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"slower": 1.0},
+        {"fallbacks": 1.0},
+        {"churn": 0},
+        {"wrong_bindings": 0},
+        {"window": 0},
+        {"min_samples": 0},
+        {"false_alarm": 0.5},
+    ],
+)
+def test_bad_rules(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(fields))):
+        RollbackRule(**fields)
+
+
+async def test_it_rolls_itself_back(server, cluster):
+    """Hints that the scheduler keeps clearing: within a round no new one is written, and it is told why."""
+    rule = RollbackRule(min_samples=5, false_alarm=0.01, churn=0.2)
+    async with nominating(cluster, rule=rule) as nominator:
+        for index in range(8):
+            handle = await nominator.nominate(decide(server.create(pod(f"p{index}", cpu="100m"))))
+            assert await handle.written()
+            server.patch_object("Pod", {"status": {"nominatedNodeName": None}}, f"p{index}", namespace="ns")
+            assert (await handle.outcome()).state is S.CLEARED
+        await passes(16)
+        assert nominator.off == "8 of 8 hints were overwritten or cleared by others"
+        nominator.resume("by hand")
+        await passes(16)
+        assert nominator.off is None
+
+
+async def test_metrics(server, cluster):
+    """Hits, times and live hints are there, by bounded labels; one registry for each nominator."""
+    registry = CollectorRegistry()
+    async with nominating(cluster, registry=registry, cluster_name="here") as nominator:
+        for index in range(30):
+            found = server.create(pod(f"p{index}", cpu="10m"))
+            handle = await nominator.nominate(decide(found, "n2" if index % 2 else "n1", algorithm_version=f"v{index}"))
+            assert await handle.written() or index >= 20
+            if index == 0:
+                server.bind({"kind": "Pod", "metadata": {"name": "p0", "namespace": "ns"}}, "n1")
+                await asyncio.sleep(0.1)
+        text = generate_latest(registry).decode()
+        assert 'asyncdispatch_nomination_live{cluster="here",state="nominated"}' in text
+        assert 'asyncdispatch_nomination_writes_total{cluster="here",kind="set",result="applied"}' in text
+        assert 'rollout="inside"' in text
+        with pytest.raises(ConfigurationError, match="registry"):
+            async with nominating(cluster, registry=registry):
+                pass
+    text = generate_latest(registry).decode()
+    versions = {
+        line.split('algorithm_version="')[1].split('"')[0] for line in text.splitlines() if "algorithm_version" in line
+    }
+    assert len(versions) <= 21
+    assert "other" in versions
+    assert "hit rate" in str(nominator.report())
