@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-import yaml
+import yaml  # type: ignore[import-untyped,unused-ignore]
 
 from asyncdispatch.nomination.decisions import PREFIX
 from asyncdispatch.nomination.manifests import FILES, files

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped,unused-ignore]
 
 from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.nomination import manifests

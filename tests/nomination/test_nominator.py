@@ -6,13 +6,17 @@ import pytest
 
 from asyncdispatch import Dispatcher
 from asyncdispatch.errors import ConfigurationError
-from asyncdispatch.nomination import NominationPolicy, NominationState, Nominator
+from asyncdispatch.nomination import NominationHandle, NominationPolicy, NominationState, Nominator
 from asyncdispatch.testing import answers
 from tests.nomination.conftest import nominating
 from tests.nomination.objects import VICTIM, node, pod
 from tests.nomination.support import checked_wire, decide, nominated, notes, passes, patches
 
 S = NominationState
+
+
+def state_of(handle: NominationHandle) -> S:
+    return handle.state
 
 
 async def test_a_hint_is_written_and_honoured(server, nominator):
@@ -298,11 +302,11 @@ async def test_adoption(server, nominator):
     dying = {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}}
     server.patch_object("Pod", {**dying, "status": {"conditions": [VICTIM]}}, "low", namespace="ns")
     await passes(25)
-    assert handle.state is S.ADOPTED
+    assert state_of(handle) is S.ADOPTED
     assert nominated(server) == "n1"
     server.finish("Pod", "low", namespace="ns")
     await passes(1)
-    assert handle.state is S.NOMINATED
+    assert state_of(handle) is S.NOMINATED
     assert (await handle.outcome()).state is S.EXPIRED
     assert asyncio.get_running_loop().time() == pytest.approx(15 + 25 + 5, abs=1)
 

@@ -1,6 +1,7 @@
 """Does it help? What the study counts, when it says no, and the metrics beside it."""
 
 import asyncio
+import re
 from random import Random
 from typing import Any
 
@@ -181,9 +182,7 @@ async def test_metrics(server, cluster):
             async with nominating(cluster, registry=registry):
                 pass
     text = generate_latest(registry).decode()
-    versions = {
-        line.split('algorithm_version="')[1].split('"')[0] for line in text.splitlines() if "algorithm_version" in line
-    }
+    versions = set(re.findall(r'algorithm_version="([^"]*)"', text))
     assert len(versions) <= 21
     assert "other" in versions
     assert "hit rate" in str(nominator.report())

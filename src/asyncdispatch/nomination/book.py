@@ -50,7 +50,8 @@ class Book:
         """By decision id, those that have ended, and ids that a fresh calculation has replaced."""
         self.off: str | None = None
         """Why no new hint is written (N10), or None."""
-        self.accepted = self.rebuilt = 0
+        self.accepted = 0
+        self.rebuilt = 0
         self.counts: Counter[NominationState] = Counter()
         self.actions: list[Action] = []
         self.settled: list[Life] = []
@@ -95,7 +96,8 @@ class Book:
         life.move(judgement.state)
         hinted = life.hinted_seconds(now)
         since = life.written_at if life.written_at is not None else life.hinted_since
-        raced = judgement.bound_to is not None and (since is None or now - since <= self.policy.raced_within)
+        early = not life.gated and (since is None or now - since <= self.policy.raced_within)
+        raced = judgement.bound_to is not None and early
         life.outcome = NominationOutcome(
             decision=life.decision,
             state=judgement.state,

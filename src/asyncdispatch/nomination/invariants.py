@@ -44,8 +44,7 @@ def _check_tables(machine: Nominations) -> None:
     _require(machine.accepted + machine.rebuilt == ended + len(machine.lives), "N9: the counters do not add up")
     flying = {life.flight_number: life for life in machine.lives.values() if life.flight is not None}
     _require(flying == machine._flights, "something is asked for a decision that is over, or twice")
-    tables = (machine.room._bound, machine.room._nominated)
-    entries = sum(len(pods) for table in tables for pods in table.values())
+    entries = sum(len(pods) for pods in [*machine.room._bound.values(), *machine.room._nominated.values()])
     expected = sum(1 for pod in machine.room.pods.values() if (pod.node or pod.nominated) and not pod.finished)
     _require(entries == expected, "N11: the ledger of Pods differs from the Pods")
 

@@ -1,7 +1,8 @@
-"""Prometheus metrics of a nominator: `Nominator(…, registry=registry)`. `hit rate` and `time to bind` prove it works."""
+"""Prometheus metrics of a nominator: `Nominator(…, registry=registry)`. Hits and times to bind prove that it works."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -65,7 +66,7 @@ class NominationMetrics:
     ) -> None:
         """Have the gauges read when Prometheus asks. What they read is plain counts: any thread may."""
         for state in LIVE:
-            self._live.labels(self._cluster, state.value).set_function(lambda state=state: live(state))
+            self._live.labels(self._cluster, state.value).set_function(functools.partial(live, state))
         self._oldest.labels(self._cluster).set_function(oldest)
         self._off.labels(self._cluster).set_function(lambda: float(off()))
 

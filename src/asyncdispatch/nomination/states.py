@@ -115,6 +115,7 @@ class Life:
         "failures",  # in a row: the exponent of the backoff
         "flight",
         "flight_number",
+        "gated",  # when it was written: no scheduler had decided by then
         "hinted_since",
         "node_grounds",
         "number",  # in order of planning
@@ -142,6 +143,7 @@ class Life:
         self.node_grounds: Grounds | None = None
         self.flight: Flight | None = None
         self.flight_number = 0
+        self.gated = False
         self.version = decision.observed_version or ""
         self.doubt = False
         self.clear_sent = False

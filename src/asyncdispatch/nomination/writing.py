@@ -254,6 +254,7 @@ class Writing(Standing):
         """The hint was written. The guards run once more: what does not fit any more is taken back."""
         life.move(S.NOMINATED)
         life.written_at = now
+        life.gated = pod.gated
         life.doubt = False
         life.failures = 0
         life.version = pod.version
