@@ -8,6 +8,7 @@ as `asyncio.timeout` does it, and told apart from a cancellation from outside by
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import types
 from collections.abc import Callable, Generator
@@ -42,7 +43,7 @@ class Abandoned(GeneratorExit):
 class Worker:
     """One long-lived task and the slot that says what it performs."""
 
-    __slots__ = ("begun", "cause", "deadline", "entry", "started", "task", "waker")
+    __slots__ = ("begun", "cause", "deadline", "entry", "started", "task", "value", "waker")
 
     def __init__(self) -> None:
         self.begun = False  # a task may be cancelled before its first step
@@ -50,6 +51,7 @@ class Worker:
         self.entry: Entry | None = None
         self.started = 0  # ns; of a reconcile
         self.deadline = 0  # ns; when its attempt is cut off
+        self.value: Any = None  # of a call that has just ended well
         self.cause: str | None = None  # why its task was cancelled by us
         self.waker: asyncio.Future[None] | None = None
 
@@ -194,6 +196,7 @@ class WorkerPool:
         same_clock = now_of is tick
         worker.begun = True
         self.waking -= 1
+        runner, send = _start_runner(worker)
         streak = 0
         entry = core.next(now_of())
         while True:
@@ -243,42 +246,38 @@ class WorkerPool:
                     call = attempt.call
                 disturbed = False
                 try:
-                    try:
-                        steps: Any = call.execute(attempt)
-                    except StopIteration as error:
-                        raise RuntimeError("execute raised StopIteration") from error
+                    steps: Any = call.execute(attempt)
                     if type(steps) is not CoroutineType:
                         steps = _steps_of(steps, call, "execute")
-                    send = steps.send
-                    waited_for = send(None)
-                    while True:
+                    waited_for = send(steps)
+                    while waited_for is not DONE:
                         if tick() - began > threshold:
                             self._blocked(call, began)
                         try:
                             yield waited_for
                         except GeneratorExit as error:
-                            _close(steps)
+                            runner.close()
                             raise Abandoned from error
                         except BaseException as thrown:
                             disturbed = True
                             began = tick()
-                            waited_for = steps.throw(thrown)
+                            waited_for = runner.throw(thrown)
                         else:
                             began = tick()
                             waited_for = send(None)
-                except StopIteration as stop:
-                    value = stop.value
                 except Abandoned:
                     raise
                 except BaseException as error:  # what user code raises ends this call, never the dispatcher (law L14)
                     if tick() - began > threshold:
                         self._blocked(call, began)
+                    runner, send = _start_runner(worker)
                     if self._raised(worker, current, attempt, error):
                         yield from self._reconciles(worker, current).__await__()
                     else:
                         worker.entry = None
                     entry = None
                     break
+                value, worker.value = worker.value, None
                 ended = tick()
                 if ended - began > threshold:
                     self._blocked(call, began)
@@ -296,10 +295,10 @@ class WorkerPool:
                     worker.entry = None
                     break
                 if current.waiter is None and not (streams or rooms or idlers):
-                    dispatcher._last_settled = ended
+                    dispatcher._last_settled = began = ended
                 else:
                     dispatcher._settle(current)  # type: ignore[arg-type]  # the core's entries are our handles
-                began = tick()
+                    began = tick()
             # Who looks for work keeps nothing alive.
             attempt = call = current = steps = waited_for = value = None  # type: ignore[assignment]
 
@@ -491,11 +490,33 @@ class WorkerPool:
 # -- running user code ------------------------------------------------------------------------------------------------
 
 
+DONE: Any = object()
+
+
+@types.coroutine
+def _runner(worker: Worker) -> Generator[Any, Any, None]:
+    """Runs what it is sent, one after another, step by step; `DONE` says that one has ended, with `worker.value`.
+
+    A coroutine that is driven by `send` ends with an exception, whose making costs as much as a fourth of the rest of a
+    common call; one that is delegated to ends without.
+    """
+    told = None
+    while True:
+        steps = yield told
+        worker.value = yield from steps
+        told = DONE
+
+
+def _start_runner(worker: Worker) -> tuple[Any, Any]:
+    """A new one for a worker, and its `send`: one through which an error has passed is over."""
+    runner: Any = _runner(worker)
+    runner.send(None)
+    return runner, runner.send
+
+
 def _steps_of(awaitable: Any, call: APICall[Any], hook: str) -> Any:
     """What can be driven step by step. Raises `ConfigurationError` for what can't be awaited."""
-    if hasattr(awaitable, "send") and hasattr(awaitable, "throw"):
-        return awaitable
-    if not hasattr(awaitable, "__await__"):
+    if not inspect.isawaitable(awaitable):
         raise ConfigurationError(hook, awaitable, f"{type(call).__name__}.{hook} must return an awaitable")
     return _await(awaitable)
 

@@ -40,7 +40,7 @@ class Older:
 class FlowQueue:
     """The ready calls of one flow in one band. An entry stands here while its `at` says so (lazy deletion)."""
 
-    __slots__ = ("band", "blocked", "fifo", "flow", "free", "heap", "last", "live", "older", "slot", "tag")
+    __slots__ = ("band", "blocked", "fifo", "flow", "free", "heap", "last", "live", "older", "slot", "tag", "turned")
 
     def __init__(self, band: Band, flow: Flow) -> None:
         self.band = band
@@ -53,6 +53,9 @@ class FlowQueue:
         self.live = 0
         self.slot = -1
         self.tag = 0
+        self.turned = (
+            False  # it is alone in its band and one whole turn ahead: its tag may stand still (see `take_common`)
+        )
         self.blocked = False  # its flow is full, or a breaker holds it
 
     def head(self) -> Entry | None:
@@ -229,18 +232,15 @@ class Ordering:
         """`pick` and `take` in one, if what is next is a common call with time enough and not its flow's last; else
         None, taking nothing. Held equal to the two by the property tests."""
         keys = self._keys
-        if len(keys) == 1:
-            band = self._bands[0]
-        elif keys:
-            band = self._bands[keys.index(min(keys))]
-        else:
+        if not keys:
             return None
-        tags, heads = band.tags, band.heads
-        alone = len(tags) == 1
-        if alone:
-            queue = band.queues[0]
-        elif tags:
-            queue = band.queues[tags.index(min(tags))]
+        band = self._bands[0 if len(keys) == 1 else keys.index(min(keys))]
+        queues = band.queues
+        if len(queues) == 1:
+            queue = queues[0]
+        elif queues:
+            tags = band.tags
+            queue = queues[tags.index(min(tags))]
         else:
             return None
         fifo = queue.fifo
@@ -259,10 +259,16 @@ class Ordering:
         entry.at = None
         queue.live -= 1
         self.ready -= 1
-        slot = queue.slot
+        rank = second.rank
+        if queue.turned:  # who is alone takes turns with nobody, and all its starts leave it one turn ahead
+            band.heads[0] = rank
+            keys[band.slot] = rank + band.offset
+            return entry
+        slot, heads = queue.slot, band.heads
         band.service = tag = queue.tag
-        queue.tag = tags[slot] = tag + queue.flow.increment
-        heads[slot] = rank = second.rank
+        queue.tag = band.tags[slot] = tag + queue.flow.increment
+        heads[slot] = rank
+        queue.turned = alone = len(heads) == 1
         keys[band.slot] = (rank if alone else min(heads)) + band.offset
         return entry
 
@@ -342,6 +348,8 @@ class Ordering:
         queue.slot = len(band.queues)
         queue.blocked = blocked or flow.full
         queue.tag = band.service + flow.increment
+        if len(band.queues) == 1:
+            band.queues[0].turned = False
         band.queues.append(queue)
         band.named[flow.name] = queue
         band.heads.append(NEVER)
