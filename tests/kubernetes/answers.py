@@ -222,7 +222,7 @@ SECTIONS: dict[str, dict[str, Row]] = {
         ),
         "namespace missing": Row(
             *(CREATE, failure(404, details=about("ns", "namespaces")), LATER),
-            "May be about to appear; bounded by the call's own time (R11). With a uid, a bind or an eviction reads its Pod.",
+            "May be about to appear; bounded by the call's own time (R11). With a uid, binds and evictions read.",
             scope=here("namespace"),
         ),
         "path not served (text, not a Status)": Row(
