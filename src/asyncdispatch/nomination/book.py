@@ -68,6 +68,11 @@ class Book:
         self._sets: Counter[str] = Counter()  # likewise (N13)
         self._forbidden_until = -math.inf
 
+    @property
+    def started(self) -> int:
+        """Decisions that were taken in, and hints that were found."""
+        return self.accepted + self.rebuilt
+
     # -- in and out ---------------------------------------------------------------------------------------------------
 
     def _new(self, decision: Decision, now: float, state: NominationState = S.PLANNED) -> Life:

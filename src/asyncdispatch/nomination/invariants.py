@@ -41,7 +41,7 @@ def _check_tables(machine: Nominations) -> None:
     held = {key: life for hints in machine.room.hints.values() for key, life in hints.items()}
     _require(held == machine.lives, "N11: the ledger differs from the live decisions")
     ended = sum(machine.counts.values())
-    _require(machine.accepted + machine.rebuilt == ended + len(machine.lives), "N9: the counters do not add up")
+    _require(machine.started == ended + len(machine.lives), "N9: the counters do not add up")
     flying = {life.flight_number: life for life in machine.lives.values() if life.flight is not None}
     _require(flying == machine._flights, "something is asked for a decision that is over, or twice")
     entries = sum(len(pods) for pods in [*machine.room._bound.values(), *machine.room._nominated.values()])

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from prometheus_client import CollectorRegistry
 
 from asyncdispatch.dispatcher import Dispatcher
-from asyncdispatch.errors import ConfigurationError, DispatchError
+from asyncdispatch.errors import ConfigurationError, DispatchError, StaleContext
 from asyncdispatch.kubernetes.cluster import Cluster
 from asyncdispatch.kubernetes.reflector import Reflector
 from asyncdispatch.kubernetes.shards import ShardSet
@@ -341,9 +341,12 @@ class Nominator:
 
     async def _follow_shards(self, shards: ShardSet) -> None:
         """Leave the Pods of a shard that is lost to whoever has it now, and take up those of a new one."""
-        known: frozenset[int] | None = None
+        known: frozenset[int] = frozenset()
         while True:
-            known = await shards.changed(known or frozenset())
+            try:
+                known = await shards.changed(known)
+            except StaleContext:
+                return  # the set was left
             for life in list(self._machine.lives.values()):
                 if not shards.owns(life.decision.ref):
                     self._machine.leave(life.decision_id, "its shard is another replica's now", self._now)
