@@ -1,6 +1,7 @@
 """Nomination on a real API server with the real scheduler, with no rights but those of the shipped manifests."""
 
 import asyncio
+import sys
 import time
 from contextlib import asynccontextmanager
 from typing import Any
@@ -60,11 +61,11 @@ async def patch(plane: Any, name: str, body: Any, *, sub: str = "/status", role:
 
 
 @asynccontextmanager
-async def nominating(plane: Any, **policy: Any) -> Any:
+async def nominating(plane: Any, precheck: Any = None, **policy: Any) -> Any:
     client = plane.api_client("nominator")
     async with (
         Dispatcher() as dispatcher,
-        Nominator(dispatcher, Cluster(client), NominationPolicy(**policy)) as nominator,
+        Nominator(dispatcher, Cluster(client), NominationPolicy(**policy), precheck) as nominator,
     ):
         yield nominator
     await client.close()
@@ -184,22 +185,136 @@ async def test_every_other_write_is_refused(own):
 
 
 async def test_rollback_while_the_scheduler_works(own):
-    """Live hints go within their bound, and each Pod is bound or pending, never stuck (N10, N12)."""
-    count = 60
-    made = [await own.add_pod(f"r{i}", "ns", gates=("quota",), requests={"cpu": "10m"}) for i in range(count)]
-    async with nominating(own) as nominator:
-        handles = [await nominator.nominate(decide(pod, f"n{1 + i % 2}", ttl=120)) for i, pod in enumerate(made)]
+    """500 live hints go within their bound, and each Pod is bound or pending, never stuck (N10, N12)."""
+    count, rate = 500, 100.0
+    names = [f"r{index}" for index in range(count)]
+    for name in ("many-1", "many-2"):
+        await own.add_node(name, cpu="8", pods=400, labels={"for": "many"})
+    made = [
+        await own.add_pod(name, "ns", gates=("quota",), requests={"cpu": "10m"}, nodeSelector={"for": "many"})
+        for name in names
+    ]
+    async with nominating(own, writes_per_second=rate, burst=20) as nominator:
+        nominating_all = [decide(pod, f"many-{1 + index % 2}", ttl=120) for index, pod in enumerate(made)]
+        handles = [await nominator.nominate(decision) for decision in nominating_all]
         assert all([await handle.written() for handle in handles]), [handle.settled for handle in handles]
-        freeing = asyncio.create_task(asyncio.wait_for(_ungate_all(own, count), 60))
+        freeing = asyncio.create_task(ungate_all(own, names))
+        begun = time.monotonic()
         outcomes = await nominator.rollback("a drill")
-        await freeing
+        assert time.monotonic() - begun < 2 * count / rate + 10
         assert len(outcomes) == count
         assert {outcome.state for outcome in outcomes} <= {S.ROLLED_BACK, S.HIT, S.FALLBACK}
-    for index in range(count):
-        await own.until(place(f"r{index}"), lambda pod: bool(pod["spec"].get("nodeName")))
-        await own.end_pod(f"r{index}", "ns")
+        await freeing
+    for name in names:
+        await own.until(place(name), lambda pod: bool(pod["spec"].get("nodeName")))
+        await own.end_pod(name, "ns")
 
 
-async def _ungate_all(plane: Any, count: int) -> None:
-    for index in range(count):
-        await ungate(plane, f"r{index}")
+async def ungate_all(plane: Any, names: list[str]) -> None:
+    for name in names:
+        await ungate(plane, name)
+
+
+async def test_drill_1_the_node_loses_its_room(own):
+    """A Pod of higher priority takes the room: the hint goes, and its Pod is bound elsewhere, never stuck."""
+    await own.ask("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": "high"}, "value": 1000})
+    await own.add_node("drill-1", cpu="4", labels={"drill": "1"})
+    low = await own.add_pod("low", "ns", gates=("quota",), requests={"cpu": "3"}, nodeSelector={"drill": "1"})
+    async with nominating(own) as nominator:
+        handle = await nominator.nominate(decide(low, "drill-1"))
+        assert await handle.written(), handle.settled
+        await own.add_pod("high", "ns", requests={"cpu": "3"}, priorityClassName="high", nodeSelector={"drill": "1"})
+        await own.until(place("high"), lambda pod: pod["spec"].get("nodeName") == "drill-1")
+        outcome = await asyncio.wait_for(handle.outcome(), 20)
+        assert outcome.state in (S.STALE, S.CLEARED)
+        assert "nominatedNodeName" not in (await own.pod("low", "ns"))["status"]
+        await own.add_node("drill-1b", cpu="4", labels={"drill": "1"})
+        await ungate(own, "low")
+        await own.until(place("low"), lambda pod: pod["spec"].get("nodeName") == "drill-1b")
+    for name in ("low", "high"):
+        await own.end_pod(name, "ns")
+
+
+async def test_drill_2_two_writers(own):
+    """The scheduler writes between our read and our write: we lose, read again, and do not overwrite it."""
+    made = await own.add_pod("two", "ns", gates=("quota",))
+
+    async def meanwhile(pod, node):
+        body = {"status": {"nominatedNodeName": "n2"}}
+        assert (await patch(own, "two", body, role="scheduler")).status == 200
+        return True
+
+    async with nominating(own, precheck=meanwhile) as nominator:
+        outcome = await (await nominator.nominate(decide(made, "n1"))).outcome()
+        assert outcome.state is S.REJECTED
+        assert outcome.reason == "the Pod is nominated to n2 already"
+    found = await own.pod("two", "ns")
+    assert found["status"]["nominatedNodeName"] == "n2"
+    assert not [key for key in found["metadata"].get("annotations", {}) if key.startswith(PREFIX)]
+    await own.end_pod("two", "ns")
+
+
+async def test_drill_3_a_victim_with_a_long_grace_period(own):
+    """Its node is not taken for free while it terminates; the one it was preempted for is bound when it has gone."""
+    await own.ask("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": "higher"}, "value": 2000})
+    await own.add_node("drill-3", cpu="4", labels={"drill": "3"})
+    fields: dict[str, Any] = {"requests": {"cpu": "3"}, "nodeSelector": {"drill": "3"}}
+    await own.add_pod("victim", "ns", terminationGracePeriodSeconds=600, **fields)
+    await own.until(place("victim"), lambda pod: pod["spec"].get("nodeName") == "drill-3")
+    async with nominating(own) as nominator:
+        await own.add_pod("taker", "ns", priorityClassName="higher", **fields)
+        await own.until(place("victim"), lambda pod: "deletionTimestamp" in pod["metadata"])
+        await own.until(place("taker"), lambda pod: pod["status"].get("nominatedNodeName") == "drill-3")
+        small = await own.add_pod("small", "ns", gates=("quota",), nodeSelector={"drill": "3"})
+        outcome = await (await nominator.nominate(decide(small, "drill-3"))).outcome()
+        assert outcome.state is S.REJECTED
+        assert "a victim of a preemption is terminating on drill-3" in outcome.reason
+        async with nominator.pods.events() as events:
+            await own.end_pod("victim", "ns")
+            async for event in events:
+                if event.type == "DELETED":
+                    break
+        assert nominator.report().victim_seconds is not None
+        await own.until(place("taker"), lambda pod: pod["spec"].get("nodeName") == "drill-3")
+    for name in ("taker", "small"):
+        await own.end_pod(name, "ns")
+
+
+PROGRAM = """
+import asyncio, sys
+from asyncdispatch import Dispatcher, ObjectRef
+from asyncdispatch.kubernetes import Cluster
+from asyncdispatch.nomination import Decision, Nominator
+
+async def main(kubeconfig, uid):
+    async with Cluster.connect(kubeconfig) as cluster, Dispatcher() as dispatcher:
+        async with Nominator(dispatcher, cluster) as nominator:
+            pod = ObjectRef("v1", "Pod", "ns", "killed", uid)
+            decision = Decision(pod=pod, node="n1", algorithm_version="v", reason="r", ttl=6, decision_id="from-before")
+            await (await nominator.nominate(decision)).written()
+            print("written", flush=True)
+            await asyncio.sleep(600)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_killed_and_started_again(own):
+    """kill -9: the hint is found by its annotations, and expires as if nothing had been (N7, N8)."""
+    made = await own.add_pod("killed", "ns", gates=("quota",))
+    args = ("-c", PROGRAM, str(own.kubeconfig("nominator")), made["metadata"]["uid"])
+    process = await asyncio.create_subprocess_exec(sys.executable, *args, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert await asyncio.wait_for(process.stdout.readline(), 30) == b"written\n"
+    finally:
+        process.kill()
+        await process.wait()
+    assert (await own.pod("killed", "ns"))["status"]["nominatedNodeName"] == "n1"
+    async with nominating(own) as nominator:
+        found = nominator.handle("from-before")
+        assert found is not None
+        outcome = await asyncio.wait_for(found.outcome(), 20)
+        assert outcome.state is S.EXPIRED
+    assert "nominatedNodeName" not in (await own.pod("killed", "ns"))["status"]
+    await own.end_pod("killed", "ns")

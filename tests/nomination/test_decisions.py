@@ -38,6 +38,7 @@ def test_what_a_whole_pod_tells() -> None:
         ("algorithm_version", "a\nb", "algorithm_version="),
         ("decision_id", "x" * 129, "decision_id="),
         ("priority", "high", "priority='high'"),
+        ("priority", 2**31, "priority=2147483648"),
         ("order_version", "", "order_version=''"),
         ("observed_version", 5, "observed_version=5"),
         ("pod", ObjectRef("v1", "Pod", "ns", "p"), "pod.metadata.uid=None"),

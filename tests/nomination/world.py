@@ -19,7 +19,6 @@ from asyncdispatch.nomination.invariants import check_invariants
 from asyncdispatch.nomination.judging import ground_lost
 from asyncdispatch.nomination.machine import Nominations
 from asyncdispatch.nomination.states import NominationState as S
-from asyncdispatch.nomination.views import requests_of
 from tests.nomination.objects import VICTIM, node, pod
 
 Json = dict[str, Any]
@@ -445,9 +444,6 @@ class World:
             ):
                 found[name] = str(self.server.owner[uid])
         return found
-
-    def requests(self, obj: Json) -> dict[str, int]:
-        return requests_of(obj)
 
 
 def populate(world: World) -> None:

@@ -66,8 +66,9 @@ class Decision:
         check_seconds("ttl", self.ttl)
         if self.priority is None and self.whole is not None:
             set_field(self, "priority", priority_of(self.pod))
-        if self.priority is not None and (isinstance(self.priority, bool) or not isinstance(self.priority, int)):
-            raise ConfigurationError("priority", self.priority, "must be a Pod's priority, a whole number")
+        priority: Any = self.priority
+        if priority is not None and (type(priority) is not int or not -(2**31) <= priority < 2**31):
+            raise ConfigurationError("priority", priority, "must be a Pod's priority, a 32-bit integer")
         if self.observed_version is None and self.whole is not None:
             set_field(self, "observed_version", version_of(self.pod))
         for name in ("observed_version", "order_version"):
