@@ -425,3 +425,15 @@ async def test_leaving_takes_back(server, cluster):
         assert await handle.written()
     assert (await handle.outcome()).state is S.WITHDRAWN
     assert nominated(server) is None
+
+
+async def test_a_stale_view_writes_nothing(server, cluster):
+    """What is known of the cluster is too old to say that there is room."""
+    async with nominating(cluster, policy=NominationPolicy(max_staleness=20.0)) as nominator:
+        server.silence_watches()
+        server.silence(after=0, times=None)
+        await passes(30)
+        outcome = await (await nominator.nominate(decide(server.create(pod("p"))))).outcome()
+        assert outcome.state is S.REJECTED
+        assert "the view of the cluster is 30 s old" in outcome.reason
+    assert checked_wire(server) == 0
