@@ -193,7 +193,7 @@ class Lease:
 
     @property
     def state(self) -> LeaseState:
-        """IDLE, CANDIDATE, LEADING or RELEASING, at this moment: a term that is over by the clock is over."""
+        """What it does at this moment. A term that is over by the clock is over."""
         state = self._election.state
         return LeaseState.IDLE if state is LeaseState.LEADING and not self.is_leader else state
 
