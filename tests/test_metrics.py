@@ -27,6 +27,7 @@ from asyncdispatch import (
 )
 from asyncdispatch.metrics import FAMILIES, DispatcherMetrics
 from asyncdispatch.metrics.labels import Names
+from asyncdispatch.requeue import LookAgain, Requeue
 from asyncdispatch.rollout import Baseline, Guard, GuardPolicy, Measured, Threshold
 from tests.shell import Script, StatusError, after, at_once, call, for_ever, raising, turns
 
@@ -451,3 +452,14 @@ async def test_leases_and_reflectors_are_shown_if_they_are_handed_in() -> None:
         metrics.watch_lease(f"lease-{number}", Told(valid_for=1, terms=1, failures=0))
     with pytest.raises(ConfigurationError, match="is one too many: 64"):
         metrics.watch_lease("another", Told())
+
+
+async def test_scheduling_retries_are_counted_apart() -> None:
+    """A call that has failed is an object to be looked at again, and no retry of the API call."""
+    shown, queue = Shown(), list[LookAgain]()
+    async with shown.dispatcher as dispatcher, Requeue(dispatcher, queue.append, relist=queue.clear):
+        await dispatcher.submit(call(raising(ValueError()))).outcome()
+        await turns()
+        assert len(queue) == 1
+        assert shown.series("scheduling_retries_total") == {("failed",): 1}
+        assert shown.series("retries_total") == {}

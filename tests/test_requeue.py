@@ -71,6 +71,7 @@ async def test_api_retries_are_counted_apart():
         await turns()
         assert dispatcher.statistics().retried == 2
         assert requeue.scheduling_retries == {"failed": 1}
+        assert dispatcher.statistics().scheduling_retries == {"failed": 1}
 
 
 async def test_an_unseen_write_asks_for_a_read():

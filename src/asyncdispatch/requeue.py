@@ -59,7 +59,8 @@ class Requeue:
     outcome but an undoubted success, unless given. Errors of the three are logged, and what they were about is lost,
     so that a list is asked for. If `relist` raises, it is asked again with the next completion, and on leaving.
 
-    `scheduling_retries` counts what was put, by outcome; retries of API calls are in `statistics().retried`.
+    `scheduling_retries` counts what was put, by outcome, and so do the dispatcher's statistics and metrics; retries of
+    API calls are another thing, and counted apart.
     Leaving delivers what was told so far. Completions of a drain come only if it drains inside of the block.
     """
 
@@ -77,6 +78,7 @@ class Requeue:
                 raise ConfigurationError(name, value, "must be callable")
         check_count("maxsize", maxsize)
         self._put, self._relist, self._wanted = put, relist, wanted
+        self._totals = dispatcher._totals
         self._stream: CompletionStream = dispatcher.completions(maxsize)
         self._task: asyncio.Task[None] | None = None
         self._unlisted = 0
@@ -110,6 +112,7 @@ class Requeue:
                 look = _look(completion)
                 await _call(self._put, look)
                 self.scheduling_retries[look.why] += 1
+                self._totals.scheduling_retries[look.why] += 1
         except Exception:
             log.exception("a completion could not be put into the queue; a list is asked for")
             lost += 1

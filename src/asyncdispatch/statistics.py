@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ class Totals:
     ambiguous: int = 0
     observer_errors: int = 0
     blocked: int = 0
+    scheduling_retries: Counter[str] = field(default_factory=Counter)
+    """What a `Requeue` has put into its queue, by outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,8 @@ class DispatcherStatistics:
 
     `waiting` counts executions by state name, `waiting_by_level`, `waiting_by_flow` and `waiting_by_type` all that wait
     together; `in_flight_by_flow` and `in_flight_by_type` those in flight. `depth` is of `capacity`, joiners aside.
-    `unobserved` own writes are shown by `observe` and not seen yet. `outcomes` counts handles by outcome.
+    `unobserved` own writes are shown by `observe` and not seen yet. `outcomes` counts handles by outcome. `retried`
+    counts attempts of API calls after their first; `scheduling_retries`, what a `Requeue` has put back, by outcome.
     """
 
     mode: Mode
@@ -74,6 +78,7 @@ class DispatcherStatistics:
     contexts: int
     observer_errors: int
     blocked: int
+    scheduling_retries: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +157,7 @@ def take_statistics(
         contexts=len(core.epochs.table),
         observer_errors=totals.observer_errors,
         blocked=totals.blocked,
+        scheduling_retries=MappingProxyType(dict(totals.scheduling_retries)),
     )
 
 

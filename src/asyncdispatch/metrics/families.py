@@ -75,6 +75,7 @@ _TABLE = (
     Family("ambiguous_calls_total", "counter", "Calls without success that may have been applied.", ("call_type",)),
     Family("late_successes_total", "counter", "Successes that reached nobody: their callers had left.", ("call_type",)),
     Family("retries_total", "counter", "Calls that wait for another attempt, by verdict.", ("call_type", "verdict")),
+    Family("scheduling_retries_total", "counter", "Objects that a Requeue has put back, by outcome.", ("outcome",)),
     Family(
         "reconciles_total",
         "counter",

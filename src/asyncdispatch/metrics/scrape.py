@@ -138,6 +138,8 @@ class Scrape:
         self._add("duplicate_calls_total", core.joins, "joined")
         self._add("duplicate_calls_total", core.remembered, "remembered")
         self._add("merged_calls_total", core.merges)
+        for outcome, count in self._dispatcher._totals.scheduling_retries.items():
+            self._add("scheduling_retries_total", count, outcome)
         for tally in self._tallies.values():
             self._outcomes(tally)
             self._add("ambiguous_calls_total", tally.ambiguous, tally.name)
