@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml
 	@echo "Setting up $(VENV) (once; about a minute)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[kubernetes,testing,inspection,otel,cli]' --group dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[kubernetes,testing,inspection,otel,cli]' --group dev
 	@touch $(STAMP)
 
 demo: $(STAMP) ## place 1,000 Pods through the dispatcher, over HTTP

@@ -133,6 +133,7 @@ async def test_users(tmp_path, user, sent):
         assert await token_sent(cluster) == sent
 
 
+@pytest.mark.filterwarnings("ignore:datetime.datetime.utc:DeprecationWarning")  # of the client library, from 3.12
 async def test_an_old_auth_provider(tmp_path):
     """OIDC, by the client library, as long as its token is good."""
     claims = base64.urlsafe_b64encode(json.dumps({"exp": 4_000_000_000}).encode()).decode()
