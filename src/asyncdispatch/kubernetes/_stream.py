@@ -6,11 +6,8 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
-from urllib.parse import urlencode
 
 import aiohttp
-from yarl import URL
 
 from asyncdispatch.apierrors import TransportError
 from asyncdispatch.calls import Attempt, ObjectRef
@@ -52,7 +49,8 @@ class StreamTransport(ApartTransport):
             async with asyncio.timeout(seconds):
                 headers = await self._headers(self.attempt(seconds), False, label)
                 generation = self.generation
-                answer = await self._open(path, query, headers)
+                unbounded = aiohttp.ClientTimeout(total=None, sock_connect=None, ceil_threshold=math.inf)
+                answer = await self._ask(*self._session(), "GET", path, query, headers, unbounded)
             try:
                 if answer.status != 200:
                     async with asyncio.timeout(seconds):
@@ -67,26 +65,6 @@ class StreamTransport(ApartTransport):
             failed = transport_error_of(error, label, sent=True)
             self.refused(failed, generation)
             raise failed from _tellable(error)
-
-    async def _open(self, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> aiohttp.ClientResponse:
-        session, proxy = self._session()
-        configuration = self._client.configuration
-        options: dict[str, Any] = {}
-        if configuration.proxy or proxy:
-            options["proxy"] = configuration.proxy or proxy
-        if configuration.proxy_headers:
-            options["proxy_headers"] = configuration.proxy_headers
-        if configuration.tls_server_name:
-            options["server_hostname"] = configuration.tls_server_name
-        url = f"{configuration.host.rstrip('/')}{path}?{urlencode(query)}"
-        return await session.get(
-            URL(url, encoded=True),
-            headers=headers,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=None, ceil_threshold=math.inf),
-            allow_redirects=False,
-            raise_for_status=False,
-            **options,
-        )
 
     async def _headers(self, attempt: Attempt, aside: bool, label: str) -> dict[str, str]:
         """Without an Audit-ID: it is no call of a dispatcher's, so the server gives it one."""

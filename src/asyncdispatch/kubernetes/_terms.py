@@ -39,9 +39,7 @@ class Terms:
             try:
                 context.extend(valid_until)
             except DispatchError as error:
-                if (
-                    dispatcher._closer is None
-                ):  # one that closes has ended its contexts itself: nothing is wrong with that
+                if dispatcher._closer is None:  # else it closes, and has ended its contexts itself: nothing is wrong
                     over = context.ended or str(error)
         return over
 

@@ -126,6 +126,22 @@ class Transport:
         seconds = attempt.remaining
         if not seconds:
             raise TransportError("no time was left for it", sent=False, request=f"{method} {path}")
+        # aiohttp rounds long time-outs up to whole seconds of the clock, unless told not to.
+        timeout = aiohttp.ClientTimeout(total=seconds, ceil_threshold=math.inf)
+        return await self._ask(session, proxy, method, path, query, headers, timeout, data)
+
+    async def _ask(
+        self,
+        session: aiohttp.ClientSession,
+        proxy: str | None,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        headers: Mapping[str, str],
+        timeout: aiohttp.ClientTimeout,
+        data: Payload | None = None,
+    ) -> aiohttp.ClientResponse:
+        """The beginning of the answer, by the client's settings."""
         configuration = self._client.configuration
         url = configuration.host.rstrip("/") + path
         options: dict[str, Any] = {}
@@ -141,8 +157,7 @@ class Transport:
             URL(f"{url}?{urlencode(query)}" if query else url, encoded=True),
             data=data,
             headers=headers,
-            # aiohttp rounds long time-outs up to whole seconds of the clock, unless told not to.
-            timeout=aiohttp.ClientTimeout(total=seconds, ceil_threshold=math.inf),
+            timeout=timeout,
             allow_redirects=False,
             raise_for_status=False,
             **options,
