@@ -167,7 +167,7 @@ class Dispatcher(Closing, Observing):
         core, pool = self._core, self._pool
         handle: CallHandle[T] | None = core.submit_common(call, self._now())  # type: ignore[assignment]
         if handle is None:
-            return self._submit(call, None)
+            return self._accept(core.submit_any, call, None)
         if self._on_accepted:
             self._observe("accepted", handle)
         if core.seats.taken + pool.waking < core.seats.limit:
@@ -178,8 +178,12 @@ class Dispatcher(Closing, Observing):
 
     def _submit(self, call: APICall[T], since: int | None) -> CallHandle[T]:
         self._check_loop()
+        return self._accept(self._core.submit, call, since)
+
+    def _accept(self, submit: Callable[..., Entry], call: APICall[T], since: int | None) -> CallHandle[T]:
+        """Hand it to the core, and pass on what came of that."""
         try:
-            handle: CallHandle[T] = self._core.submit(call, self._now(), since)  # type: ignore[assignment]
+            handle: CallHandle[T] = submit(call, self._now(), since)  # type: ignore[assignment]
         except DispatchError as error:
             self._totals.refused += 1
             if self.metrics is not None:

@@ -28,13 +28,12 @@ if TYPE_CHECKING:
 
 
 class Older:
-    """The small heap beside a queue: entries whose place is older than the queue's last. A place to be `at`."""
+    """The small heap beside a queue, as a place to be `at`."""
 
-    __slots__ = ("heap", "queue")
+    __slots__ = ("queue",)
 
     def __init__(self, queue: FlowQueue) -> None:
         self.queue = queue
-        self.heap: list[tuple[int, int, Entry]] = []
 
 
 class FlowQueue:
@@ -47,15 +46,13 @@ class FlowQueue:
         self.flow = flow
         self.free = flow.limit is None and flow.max_queued is None and band.group.limit is None  # no quota to look at
         self.fifo: deque[Entry] = deque()
+        self.heap: list[tuple[int, int, Entry]] = []  # those whose place is older than the last one's
         self.older = Older(self)
-        self.heap = self.older.heap
         self.last = -1  # rank of the last entry appended
         self.live = 0
         self.slot = -1
         self.tag = 0
-        self.turned = (
-            False  # it is alone in its band and one whole turn ahead: its tag may stand still (see `take_common`)
-        )
+        self.turned = False  # alone in its band and one whole turn ahead: its tag may stand still
         self.blocked = False  # its flow is full, or a breaker holds it
 
     def head(self) -> Entry | None:

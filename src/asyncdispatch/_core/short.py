@@ -47,10 +47,12 @@ class DispatchCore(Machine):
 
     def submit(self, call: APICall[Any], now: int, since: int | None = None) -> Entry:
         entry = self.submit_common(call, now) if since is None else None
-        if entry is None:
-            validate_call(call)
-            entry = super().submit(call, now, since)
-        return entry
+        return self.submit_any(call, now, since) if entry is None else entry
+
+    def submit_any(self, call: APICall[Any], now: int, since: int | None = None) -> Entry:
+        """`submit`, for what `submit_common` has not taken."""
+        validate_call(call)
+        return super().submit(call, now, since)
 
     def submit_common(self, call: APICall[Any], now: int) -> Entry | None:
         """Accept a common call. None for any other, for one that can't be meant, and when there is no room."""
