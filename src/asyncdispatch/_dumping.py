@@ -6,7 +6,7 @@ list is bounded: a section is `{"count": all there are, "left_out": how many of 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from heapq import nlargest, nsmallest
@@ -22,7 +22,9 @@ from asyncdispatch.rollout.gates import ASYNC_API_CALLS
 if TYPE_CHECKING:
     from asyncdispatch._core.epochs import Epoch
     from asyncdispatch._core.machine import Machine
+    from asyncdispatch._core.ordering import Group
     from asyncdispatch._core.overlay import OwnWrite
+    from asyncdispatch._core.seats import Flow
     from asyncdispatch.dispatcher import Dispatcher
     from asyncdispatch.rollout.rules import Rollout
 
@@ -230,43 +232,36 @@ def _flight(core: Machine, entry: Entry, now: int) -> Json:
 
 
 def _flows(core: Machine, waiting: Iterable[Entry], limit: int) -> Json:
-    counts: dict[str, int] = defaultdict(int)
-    for entry in waiting:
-        counts[entry.flow.name] += 1
-    live = [flow for flow in core.flows.values() if flow.in_flight or counts.get(flow.name)]
-
-    def row(flow: Any) -> Json:
+    def more(flow: Flow) -> Json:
         quota = core.config.flows.get(flow.name)
-        return {
-            "name": clean(flow.name),
-            "waiting": counts.get(flow.name, 0),
-            "in_flight": flow.in_flight,
-            "max_in_flight": flow.limit,
-            "max_queued": flow.max_queued,
-            "weight": 1.0 if quota is None else quota.weight,
-        }
+        return {"max_queued": flow.max_queued, "weight": 1.0 if quota is None else quota.weight}
 
-    return _section(live, limit, lambda flow: (-counts.get(flow.name, 0), flow.name), row)
+    return _shared(core.flows.values(), Counter(entry.flow.name for entry in waiting), limit, more)
 
 
 def _types(core: Machine, waiting: Iterable[Entry], limit: int) -> Json:
-    counts: dict[str, int] = defaultdict(int)
-    for entry in waiting:
-        counts[entry.group.name] += 1
-    live = [group for group in core.groups.values() if group.in_flight or counts.get(group.name)]
-
-    def row(group: Any) -> Json:
+    def more(group: Group) -> Json:
         policy = core.config.call_types.get(group.name)
+        supersedes = [] if policy is None else [clean(name) for name in policy.supersedes]
+        return {"usual_seconds": _seconds(group.usual), "supersedes": supersedes}
+
+    return _shared(core.groups.values(), Counter(entry.group.name for entry in waiting), limit, more)
+
+
+def _shared(known: Iterable[Any], waiting: Counter[str], limit: int, more: Callable[[Any], Json]) -> Json:
+    """Flows, or call types, that have something waiting or in flight; those for which most wait come first."""
+
+    def row(each: Any) -> Json:
         return {
-            "name": clean(group.name),
-            "waiting": counts.get(group.name, 0),
-            "in_flight": group.in_flight,
-            "max_in_flight": group.limit,
-            "usual_seconds": _seconds(group.usual),
-            "supersedes": [] if policy is None else [clean(name) for name in policy.supersedes],
+            "name": clean(each.name),
+            "waiting": waiting[each.name],
+            "in_flight": each.in_flight,
+            "max_in_flight": each.limit,
+            **more(each),
         }
 
-    return _section(live, limit, lambda group: (-counts.get(group.name, 0), group.name), row)
+    live = [each for each in known if each.in_flight or waiting[each.name]]
+    return _section(live, limit, lambda each: (-waiting[each.name], each.name), row)
 
 
 def _hold(hold: Any, now: int) -> Json:

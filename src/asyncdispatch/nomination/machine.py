@@ -6,7 +6,6 @@ decision one thing at a time is asked. What is told twice, late, or of something
 
 from __future__ import annotations
 
-from asyncdispatch.calls import ObjectRef
 from asyncdispatch.nomination.book import Json
 from asyncdispatch.nomination.decisions import Decision
 from asyncdispatch.nomination.judging import Judgement
@@ -162,8 +161,3 @@ class Nominations(Writing):
         if life.release is not None:
             return f"it is being taken back: {life.release[1]}"
         return None if life.phase in (S.NOMINATED, S.ADOPTED) else "it is not written yet"
-
-    def ref_of(self, decision_id: str) -> ObjectRef | None:
-        """The Pod of a decision that is known."""
-        life = self.lives.get(decision_id) or self.ended.get(decision_id)
-        return None if life is None else life.decision.ref
