@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from random import Random
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ from asyncdispatch._reasons import REASONS
 from asyncdispatch.config import RetryBudget, RetryPolicy
 from asyncdispatch.rollout import FeatureGates, Rollout, Rule
 from tests.core.driver import Driver
-from tests.core.operations import WEIGHTS, Operations, draw_config
+from tests.core.operations import begun
 from tests.core.words import HOLD, LATER, RETRY, Patch
 from tests.core.words import pod as core_pod
 from tests.shell import StatusError, after, call, for_ever, node, pod, pod_dict, raising, running, turns
@@ -407,12 +406,7 @@ async def test_hostile_names_are_cut_and_cleaned() -> None:
 @given(st.integers(0, 2**32), st.integers(1, 120))
 def test_any_state_can_be_dumped(seed: int, steps: int) -> None:
     """After random operations over all features: JSON without loss, every call in it once, and nothing changed."""
-    random = Random(seed)
-    driver = Driver(draw_config(random), check=False)
-    operations = Operations(driver)
-    names, weights = list(WEIGHTS), list(WEIGHTS.values())
-    for _ in range(steps):
-        getattr(operations, random.choices(names, weights)[0])(random)
+    driver = begun(seed, steps)
     dumped = dump(driver.core, driver.now, limit=1_000)
     assert json.loads(json.dumps(dumped, allow_nan=False)) == dumped
     assert dump(driver.core, driver.now, limit=1_000) == dumped

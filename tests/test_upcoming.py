@@ -13,7 +13,7 @@ from asyncdispatch._core.states import LINE, Entry
 from asyncdispatch._upcoming import upcoming
 from asyncdispatch.config import BreakerPolicy, CallTypePolicy, DispatcherConfig, FlowQuota
 from tests.core.driver import Driver
-from tests.core.operations import WEIGHTS, Operations, draw_config
+from tests.core.operations import begun
 from tests.core.words import HOLD, LEVELS, RETRY, SECOND, pod
 
 
@@ -41,12 +41,7 @@ def looked(driver: Driver, count: int) -> list[int]:
 @given(st.integers(0, 2**32), st.integers(1, 150), st.sampled_from([1, 2, 7, 40]))
 def test_what_is_shown_is_what_starts(seed: int, steps: int, count: int) -> None:
     """After random operations over all features the look says what the core starts next, and changes nothing."""
-    random = Random(seed)
-    driver = Driver(draw_config(random), check=False)
-    operations = Operations(driver)
-    names, weights = list(WEIGHTS), list(WEIGHTS.values())
-    for _ in range(steps):
-        getattr(operations, random.choices(names, weights)[0])(random)
+    driver = begun(seed, steps)
     driver.core.tick(driver.now)
     driver.core.settled.clear()
     shown = looked(driver, count)

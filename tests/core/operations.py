@@ -304,11 +304,17 @@ WEIGHTS = {
 
 def play(seed: int, steps: int = 150, *, check: bool = False, short: bool = True) -> Driver:
     """A whole run from one seed: the same seed gives the same inputs at the same times."""
+    driver = begun(seed, steps, check=check, short=short)
+    driver.finish()
+    return driver
+
+
+def begun(seed: int, steps: int, *, check: bool = False, short: bool = True) -> Driver:
+    """A run in its midst."""
     random = Random(seed)
     driver = Driver(draw_config(random), check=check, short=short)
     operations = Operations(driver)
     names, weights = list(WEIGHTS), list(WEIGHTS.values())
     for _ in range(steps):
         getattr(operations, random.choices(names, weights)[0])(random)
-    driver.finish()
     return driver

@@ -1,10 +1,7 @@
-"""A server and a cluster for the tests of the calls, and virtual time for every test that waits."""
+"""Clusters for the tests of the calls, by each client library in turn."""
 
-import asyncio
 import importlib
-import inspect
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,25 +9,6 @@ import pytest
 from asyncdispatch.kubernetes import Cluster
 from asyncdispatch.testing import EmbeddedAPIServer
 from tests.kubernetes.certificate import PEM
-
-HERE = Path(__file__).parent
-
-# looptime asks for the current loop around plain tests too. On Python 3.11 the first such question makes a loop that
-# nobody closes, unless it was said that there is none.
-asyncio.set_event_loop(None)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Coroutine tests run in virtual time."""
-    for item in items:
-        if item.path.is_relative_to(HERE) and inspect.iscoroutinefunction(getattr(item, "function", None)):
-            item.add_marker("looptime")
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[EmbeddedAPIServer]:
-    async with EmbeddedAPIServer(auto_namespaces=True) as running:
-        yield running
 
 
 @pytest.fixture(params=["kubernetes_asyncio", "kubernetes.aio"])

@@ -1,10 +1,8 @@
-"""A server, a cluster and a nominator on it, in virtual time; its own wall clock."""
+"""A server with nodes, and a nominator on it, with a wall clock of its own."""
 
 import asyncio
-import inspect
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,17 +13,6 @@ from asyncdispatch.nomination import NominationPolicy, Nominator
 from asyncdispatch.testing import EmbeddedAPIServer
 from tests.nomination.objects import node
 
-HERE = Path(__file__).parent
-
-asyncio.set_event_loop(None)  # see tests/conftest.py
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Coroutine tests run in virtual time."""
-    for item in items:
-        if item.path.is_relative_to(HERE) and inspect.iscoroutinefunction(getattr(item, "function", None)):
-            item.add_marker("looptime")
-
 
 @pytest.fixture
 async def server() -> AsyncIterator[EmbeddedAPIServer]:
@@ -33,11 +20,6 @@ async def server() -> AsyncIterator[EmbeddedAPIServer]:
         for name in ("n1", "n2"):
             running.put(node(name))
         yield running
-
-
-@pytest.fixture
-async def cluster(server: EmbeddedAPIServer) -> Cluster:
-    return Cluster(server.api_client())
 
 
 @asynccontextmanager

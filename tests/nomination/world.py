@@ -19,6 +19,7 @@ from asyncdispatch.nomination.invariants import check_invariants
 from asyncdispatch.nomination.judging import ground_lost
 from asyncdispatch.nomination.machine import Nominations
 from asyncdispatch.nomination.states import NominationState as S
+from asyncdispatch.testing.apiserver.patches import merge
 from tests.nomination.objects import VICTIM, node, pod
 
 Json = dict[str, Any]
@@ -40,19 +41,6 @@ class Broken(AssertionError):
 def require(good: object, law: str, what: object = "") -> None:
     if not good:
         raise Broken(f"{law}: {what}")
-
-
-def patched(obj: Any, patch: Any) -> Any:
-    """A JSON merge patch, as the server reads it."""
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(obj) if isinstance(obj, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = patched(result.get(key), value)
-    return result
 
 
 class Server:
@@ -151,7 +139,7 @@ class Server:
             self.clears[decision] += 1
             require(self.clears[decision] == 1, "N6", "a second clear of one decision")
         new = copy.deepcopy(old)
-        new["metadata"]["annotations"] = patched(old["metadata"].get("annotations"), fence["annotations"])
+        new["metadata"]["annotations"] = merge(old["metadata"].get("annotations") or {}, fence["annotations"])
         self.nominate(new, write.node, self.prefix, decision if write.node else None, now)
         return Answer(Fate.APPLIED, copy.deepcopy(self.put("Pod", new)))
 

@@ -4,17 +4,16 @@ import io
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
 from asyncdispatch.testing import EmbeddedAPIServer
-
-MERGE = "application/merge-patch+json"
-STRATEGIC = "application/strategic-merge-patch+json"
-JSON_PATCH = "application/json-patch+json"
-APPLY = "application/apply-patch+yaml"
+from tests.facts.world import APPLY as APPLY
+from tests.facts.world import JSON_PATCH as JSON_PATCH
+from tests.facts.world import MERGE as MERGE
+from tests.facts.world import STRATEGIC as STRATEGIC
+from tests.facts.world import Reply as Reply
 
 PODS = "/api/v1/namespaces/default/pods"
 POD = f"{PODS}/web"
@@ -42,24 +41,6 @@ def binding(name: str = "web", to: str = "n1", **metadata: Any) -> dict[str, Any
         "metadata": {"name": name, **metadata},
         "target": {"kind": "Node", "name": to},
     }
-
-
-@dataclass(frozen=True)
-class Reply:
-    """An answer, read to its end."""
-
-    status: int
-    headers: Mapping[str, str]
-    text: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.text)
-
-    @property
-    def causes(self) -> list[tuple[str, str]]:
-        """(field, reason) of each cause."""
-        return [(cause["field"], cause["reason"]) for cause in self.json.get("details", {}).get("causes", [])]
 
 
 class Http:
