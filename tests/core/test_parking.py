@@ -10,7 +10,7 @@ import pytest
 from asyncdispatch._core import parking
 from asyncdispatch._core.parking import Signal
 from asyncdispatch._core.states import CallState, Entry
-from asyncdispatch.calls import Again, VerdictKind
+from asyncdispatch.calls import Again, Applied, Effect, Refused, Unknown, VerdictKind
 from asyncdispatch.config import BreakerPolicy, DispatcherConfig, RetryBudget
 from asyncdispatch.outcomes import Expired, Failed, Succeeded
 from tests.core.driver import Driver
@@ -194,6 +194,34 @@ def test_a_probe_without_an_answer_gives_way_to_another(how: str) -> None:
     else:
         driver.fail(probe, RETRY, delay=50.0, signal=Signal(how))
     assert len(driver.start_all()) == 1
+    driver.finish()
+
+
+@pytest.mark.parametrize("answer", ["applied", "again", "refused", "unknown"])
+def test_a_probe_that_reconciles_gives_way_to_another(answer: str) -> None:
+    """L19: a create in doubt reads first, and whatever that says, nobody waits for it any more."""
+    driver = Driver(BREAKER)
+    doubtful = driver.submit(target=pod("doubtful"), effect=Effect.CREATE)
+    driver.start()
+    assert driver.fail(doubtful, RETRY, maybe=True, signal=Signal.FAULT)
+    driver.fail_reconcile(doubtful, RETRY, signal=Signal.FAULT)
+    (other,) = many(driver, 1)
+    driver.start_all()
+    if doubtful.ticket in driver.reconciling:
+        driver.fail_reconcile(doubtful, RETRY, signal=Signal.FAULT)
+    driver.fail(other, RETRY, delay=0.0, signal=Signal.FAULT)
+    assert driver.start() is None
+    driver.advance(5.0)
+    assert driver.start_all() == [doubtful]
+    assert doubtful.ticket in driver.reconciling
+    found = {
+        "applied": Applied(None),
+        "again": Again(doubtful.call),
+        "refused": Refused(ValueError("gone")),
+        "unknown": Unknown(),
+    }
+    driver.reconcile(doubtful, found[answer])
+    assert driver.start() is not None
     driver.finish()
 
 

@@ -196,10 +196,6 @@ class Answers(Knowing):
                 tally.attempted(entry, CANCELLED, now)
         if sent and entry.call.effect is not READ and not more.reconciling:
             more.doubt = True
-        breaker = self.breakers.table.get((entry.flow.name, entry.group.name))
-        if breaker is not None and breaker.probe is entry:
-            breaker.probe = None
-            self._unblock(entry.flow)
         self._answered(entry, more, VerdictKind.RETRY, now)
         if not self.living(entry):
             self._land(entry, more, Failure(RuntimeError("stopped"), PERMANENT), VerdictKind.PERMANENT, now)
@@ -258,11 +254,6 @@ class Answers(Knowing):
                 self._unblock(flow)
         elif signal is Signal.NONE:
             self._well(entry)
-        else:
-            breaker = self.breakers.table.get((flow.name, group.name))
-            if breaker is not None and breaker.probe is entry:
-                breaker.probe = None
-                self._unblock(flow)
 
     def _well(self, entry: Entry) -> None:
         breaker = self.breakers.well(entry.flow.name, entry.group.name)

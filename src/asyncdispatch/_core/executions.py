@@ -351,7 +351,9 @@ class Executions:
         flow, group = entry.flow, entry.group
         self.seats.taken -= 1
         flow.in_flight -= 1
-        if flow.limit is not None and not flow.full:
+        # However a probe ends, by now it has said what it had to say, and nobody waits for it any more (law L19).
+        probed = bool(self.breakers.table) and self.breakers.landed(flow.name, group.name, entry)
+        if probed or (flow.limit is not None and not flow.full):
             self._unblock(flow)
         group.in_flight -= 1
         if group.tally is not None:

@@ -181,6 +181,9 @@ def _timers(core: Machine, entries: list[Entry], now: int) -> None:
             _require(more.timer != 0 or more.budgeted or scoped, "L19", "in backoff without a timer", entry)
     if core.budget.waiting:
         _require(core.budget.timer != 0, "L19", "retries wait for the budget without a timer")
+    for (flow, call_type), breaker in core.breakers.table.items():
+        waits = breaker.probe is not None and not breaker.probe.phase.flying
+        _require(not waits, "L19", f"the breaker of {flow} and {call_type} waits for a probe that does not fly")
     for scope in core.laters.values():
         stuck = scope.due and not scope.awake
         _require(not stuck, "L19", f"scope {scope.scope!r} has due calls and tries none")

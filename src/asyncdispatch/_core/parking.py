@@ -140,6 +140,14 @@ class Breakers:
         breaker.open_until = now + int(self._policy.open_for * SECOND)
         return breaker
 
+    def landed(self, flow: str, call_type: str, entry: Entry) -> bool:
+        """True if `entry`, which gives its seat back, was the probe. The next one may start."""
+        breaker = self.table.get((flow, call_type))
+        if breaker is None or breaker.probe is not entry:
+            return False
+        breaker.probe = None
+        return True
+
     def well(self, flow: str, call_type: str) -> Breaker | None:
         """The server has answered well. The breaker, if that has closed it."""
         return self.table.pop((flow, call_type), None)
