@@ -19,7 +19,7 @@ from asyncdispatch.testing import ControlPlane, ControlPlaneError, Role
 from asyncdispatch.testing.controlplane.access import Access
 from asyncdispatch.testing.controlplane.binaries import cache_folder, find_programs, wanted_version
 from asyncdispatch.testing.controlplane.folders import make_folder
-from asyncdispatch.testing.controlplane.part import Part, PortTaken, merge_flags
+from asyncdispatch.testing.controlplane.part import Part, PortTaken, dies_with, merge_flags
 from asyncdispatch.testing.controlplane.ports import free_port
 
 
@@ -214,6 +214,17 @@ asyncio.run(main())
         finally:
             os.close(process)
         assert tests.wait() == -signal.SIGKILL
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="the system has no setpriv, which Linux systems have")
+def test_a_part_whose_parent_died_before_it_began_does_not_begin(tmp_path: Path) -> None:
+    """Nobody would end it: a death is told only to those who asked before it."""
+    began = tmp_path / "began"
+    orphan = subprocess.run([*dies_with(os.getppid()), "touch", str(began)], check=False)
+    assert orphan.returncode != 0
+    assert not began.exists()
+    subprocess.run([*dies_with(os.getpid()), "touch", str(began)], check=True)
+    assert began.exists()
 
 
 async def test_a_part_that_ends_is_noticed_while_nobody_answers(

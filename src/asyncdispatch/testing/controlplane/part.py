@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import signal
 import subprocess
@@ -79,7 +80,7 @@ class Part:
         with self.log.open("ab") as log:
             # Not asyncio's: a program must be stoppable from any loop, also one that did not start it.
             self._process = subprocess.Popen(  # noqa: ASYNC220
-                [*_dies_with_us(), *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                [*dies_with(os.getpid()), *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         serves = False
         try:
@@ -152,7 +153,13 @@ def merge_flags(defaults: Mapping[str, str], flags: Iterable[str]) -> list[str]:
     return [f"--{name}={value}" for name, value in defaults.items() if name not in names] + given
 
 
-def _dies_with_us() -> list[str]:
-    """Where the system can do it, the program dies with this process, were that killed itself."""
+def dies_with(parent: int) -> list[str]:
+    """What to put before a command so that it is killed when the process `parent`, which starts it, dies.
+
+    Nothing where the system can't do it. The signal is asked for after the fork, so a parent that died before that
+    would never be noticed: the shell then finds that it has another parent, and does not begin.
+    """
     setpriv = shutil.which("setpriv")
-    return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
+    if setpriv is None:
+        return []
+    return [setpriv, "--pdeathsig", "KILL", "--", "sh", "-c", f'[ "$PPID" = {parent} ] && exec "$@"', "sh"]
