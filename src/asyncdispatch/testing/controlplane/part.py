@@ -80,7 +80,11 @@ class Part:
         with self.log.open("ab") as log:
             # Not asyncio's: a program must be stoppable from any loop, also one that did not start it.
             self._process = subprocess.Popen(  # noqa: ASYNC220
-                [*dies_with(os.getpid()), *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                [*dies_with(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         serves = False
         try:
