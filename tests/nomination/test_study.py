@@ -177,7 +177,7 @@ async def test_metrics(server, cluster):
         text = generate_latest(registry).decode()
         assert 'asyncdispatch_nomination_live{cluster="here",state="nominated"}' in text
         assert 'asyncdispatch_nomination_writes_total{cluster="here",kind="set",result="applied"}' in text
-        assert 'rollout="inside"' in text
+        assert 'pending_to_binding_seconds_count{cluster="here",level="default",rollout="inside"}' in text
         with pytest.raises(ConfigurationError, match="registry"):
             async with nominating(cluster, registry=registry):
                 pass

@@ -149,6 +149,13 @@ class NominationPolicy:
         """The Pod is in the share of the rollout."""
         return bucket_of(ref) < self.share
 
+    def check(self, decision: Decision) -> None:
+        """Raises `ConfigurationError` for what is no decision, or has a TTL beyond `max_ttl`."""
+        if not isinstance(decision, Decision):
+            raise ConfigurationError("decision", decision, "must be a Decision")
+        if decision.ttl > self.max_ttl:
+            raise ConfigurationError("ttl", decision.ttl, f"must not be above the policy's {self.max_ttl:g} s")
+
     def excludes(self, pod: dict[str, Any]) -> str | None:
         """Why the policy leaves a Pod out, its share of the rollout aside; None if it does not."""
         meta, spec = pod.get("metadata") or {}, pod.get("spec") or {}

@@ -98,9 +98,7 @@ class Hands:
                 annotations=annotations,
                 priority=write.priority,
                 flow=self.flow,
-                timeout=min(self.policy.call_timeout, write.ttl)
-                if write.node is not None
-                else self.policy.call_timeout,
+                timeout=timeout,
                 context=None if self.shards is None else self.shards.context_of(write.ref),
                 transport=self.cluster.transport,
                 scope=self.cluster,
@@ -111,12 +109,14 @@ class Hands:
         return answer_of(await handle.outcome())
 
     async def ask(self, ask: Ask) -> Decision | None:
-        """The owner's fresh decision, or None."""
+        """The owner's fresh decision, or None. Raises what its function raises, or `ConfigurationError`."""
         assert self.recompute is not None
         assert ask.pod is not None
         decision = self.recompute(ask.pod)
         if inspect.isawaitable(decision):
             decision = await decision
+        if decision is not None:
+            self.policy.check(decision)
         return decision
 
     def tell(self, note: Note) -> None:

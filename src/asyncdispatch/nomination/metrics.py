@@ -54,7 +54,7 @@ class NominationMetrics:
         self._fallback = histogram("fallback_scheduling_seconds", "From a hint to a binding elsewhere.", WHO)
         self._writes = counter("writes_total", "Writes of the field.", ("cluster", "kind", "result"))
         self._binding = histogram(
-            "pending_to_binding_seconds", "From Pending without gates to the binding.", ("cluster", "rollout")
+            "pending_to_binding_seconds", "From Pending without gates to the binding.", ("cluster", "level", "rollout")
         )
         self._victims = histogram("victim_termination_seconds", "How long preempted Pods take to go.", ("cluster",))
         self._live = gauge("live", "Decisions without an outcome.", ("cluster", "state"))
@@ -74,7 +74,7 @@ class NominationMetrics:
         version = outcome.decision.algorithm_version
         who = (
             self._cluster,
-            self._levels.levels[self._levels.level_of(priority)][0],
+            self._level(priority),
             self._schedulers.shown([scheduler])[scheduler],
             self._versions.shown([version])[version],
         )
@@ -88,11 +88,14 @@ class NominationMetrics:
         if fell_back or outcome.state in (NominationState.CLEARED, NominationState.OVERWRITTEN):
             self._failures.labels(*who).inc()
 
+    def _level(self, priority: int) -> str:
+        return self._levels.levels[self._levels.level_of(priority)][0]
+
     def wrote(self, kind: str, result: str) -> None:
         self._writes.labels(self._cluster, kind, result).inc()
 
-    def bound(self, arm: str, seconds: float) -> None:
-        self._binding.labels(self._cluster, arm).observe(seconds)
+    def bound(self, arm: str, priority: int, seconds: float) -> None:
+        self._binding.labels(self._cluster, self._level(priority), arm).observe(seconds)
 
     def terminated(self, seconds: float) -> None:
         self._victims.labels(self._cluster).observe(seconds)

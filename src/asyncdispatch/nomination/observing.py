@@ -10,6 +10,7 @@ from asyncdispatch.config import PriorityLevels
 from asyncdispatch.kubernetes.objects import field_of
 from asyncdispatch.nomination.actions import Answer, Write
 from asyncdispatch.nomination.metrics import NominationMetrics
+from asyncdispatch.nomination.scraped import Spread
 from asyncdispatch.nomination.states import Life
 from asyncdispatch.nomination.study import NominationReport, RollbackRule, Study
 
@@ -81,5 +82,5 @@ class Observing:
     def begin_anew(self, now: float) -> None:
         self._study.reset(now)
 
-    def report(self, now: float) -> NominationReport:
-        return self._study.report(now, len(self._machine.lives), self._machine.off)
+    def report(self, now: float, filtering: Spread | None) -> NominationReport:
+        return self._study.report(now, len(self._machine.lives), self._machine.off, filtering)

@@ -15,6 +15,7 @@ from asyncdispatch.calls import ObjectRef
 from asyncdispatch.config import check_count, check_seconds
 from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.nomination.decisions import NominationOutcome, NominationPolicy
+from asyncdispatch.nomination.scraped import Spread
 from asyncdispatch.nomination.states import NominationState
 from asyncdispatch.nomination.views import PREEMPTED
 
@@ -80,6 +81,7 @@ class NominationReport:
 
     `hits` and `fallbacks` leave out the *raced*: bound at about the time of the write, the hint was hardly looked at.
     `by_priority`: (inside, outside) for each priority that both have. `verdict`: why it should be rolled back, or None.
+    `filtering`: how long the scheduler has filtered nodes for a Pod, by its own account, where that was scraped.
     """
 
     window: float
@@ -97,6 +99,7 @@ class NominationReport:
     outside: Arm
     by_priority: dict[int, tuple[Arm, Arm]]
     verdict: str | None
+    filtering: Spread | None = None
 
     @property
     def hit_rate(self) -> float | None:
@@ -119,6 +122,8 @@ class NominationReport:
         ]
         for priority, (inside, outside) in sorted(self.by_priority.items(), reverse=True):
             lines.append(f"  priority {priority}: in {inside}; outside {outside}")
+        if self.filtering is not None:
+            lines.append(f"the scheduler's filtering of nodes for a Pod: {self.filtering}")
         lines.append(f"verdict: {self.verdict or 'nothing speaks against it'}")
         return "\n".join(lines)
 
@@ -156,8 +161,8 @@ class Study:
 
     # -- told ---------------------------------------------------------------------------------------------------------
 
-    def see(self, pod: Json, now: float) -> tuple[str, float] | None:
-        """A Pod came or changed. Returns arm and seconds, if it has just been bound."""
+    def see(self, pod: Json, now: float) -> tuple[str, int, float] | None:
+        """A Pod came or changed. Returns arm, priority and seconds, if it has just been bound."""
         meta, spec = pod["metadata"], pod.get("spec") or {}
         uid = meta.get("uid", "")
         if meta.get("deletionTimestamp") is not None:
@@ -174,9 +179,9 @@ class Study:
         if since is None:
             return None
         inside = self.policy.admits(ObjectRef("v1", "Pod", meta.get("namespace"), meta["name"], uid))
-        samples = self._inside if inside else self._outside
-        samples.bound.append((now, int(spec.get("priority") or 0), now - since))
-        return ("inside" if inside else "outside", now - since)
+        samples, priority = self._inside if inside else self._outside, int(spec.get("priority") or 0)
+        samples.bound.append((now, priority, now - since))
+        return ("inside" if inside else "outside", priority, now - since)
 
     def gone(self, pod: Json, now: float) -> float | None:
         """A Pod is gone. Returns the seconds that it took to terminate, if it was a victim of a preemption."""
@@ -201,7 +206,7 @@ class Study:
 
     # -- asked --------------------------------------------------------------------------------------------------------
 
-    def report(self, now: float, live: int, off: str | None) -> NominationReport:
+    def report(self, now: float, live: int, off: str | None, filtering: Spread | None = None) -> NominationReport:
         begin = max(now - self.rule.window, self.begun if self.begun is not None else -math.inf)
         ended = [outcome for at, outcome in self._ended if at >= begin]
         fallbacks = [o for o in ended if o.state is S.FALLBACK and o.written and not o.raced]
@@ -224,6 +229,7 @@ class Study:
                 p: (_arm(self._inside.since(begin, p)), _arm(self._outside.since(begin, p))) for p in sorted(shared)
             },
             verdict=self._verdict(begin, ended),
+            filtering=filtering,
         )
 
     def verdict(self, now: float) -> str | None:
