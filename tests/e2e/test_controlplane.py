@@ -136,6 +136,14 @@ async def test_waiting_says_what_it_waited_for(plane: ControlPlane, namespace: s
         await plane.add_pod("p", namespace)
 
 
+async def test_pages_of_metrics(scheduled: ControlPlane, plane: ControlPlane) -> None:
+    """Those of the API server and of the scheduler; of what does not run there are none."""
+    assert "\napiserver_request_total{" in await scheduled.metrics()
+    assert "\nscheduler_pending_pods{" in await scheduled.metrics("kube-scheduler")
+    with pytest.raises(OSError, match="connect"):
+        await plane.metrics("kube-scheduler")
+
+
 async def test_the_scheduler_schedules(scheduled: ControlPlane) -> None:
     """A Pod that fits is bound to the node that fits; one for another scheduler is left alone."""
     await scheduled.add_node("small", cpu="1")

@@ -21,6 +21,7 @@ from asyncdispatch.testing.controlplane.binaries import (
     KUBE_APISERVER,
     KUBE_SCHEDULER,
     PROGRAMS,
+    ControlPlaneError,
     find_programs,
     wanted_version,
 )
@@ -236,6 +237,18 @@ class ControlPlane(ObjectHelpers):
         self._access.role(name)
         del self._access.roles[name]
         self._access.write()
+
+    async def metrics(self, program: str = KUBE_APISERVER) -> str:
+        """What kube-apiserver, or kube-scheduler, tells on its page of metrics.
+
+        Raises `ControlPlaneError` if it answers with an error, and what a connection raises where it does not run.
+        """
+        url = f"https://127.0.0.1:{self._port(program)}/metrics"
+        async with self._session().get(url, headers=self._headers(ADMIN)) as response:
+            text = await response.text()
+            if response.status >= 400:
+                raise ControlPlaneError(f"GET {url}: {response.status} {text[:500]}")
+            return text
 
     async def compact(self) -> int:
         """Make etcd forget all older versions; returns the one that it still knows.
