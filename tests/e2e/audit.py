@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from asyncdispatch.calls import Effect
 from asyncdispatch.kubernetes.creation import Create
-from asyncdispatch.kubernetes.marks import is_dying, is_marked
+from asyncdispatch.kubernetes.events import Event
+from asyncdispatch.kubernetes.marks import MARK, is_dying
+from asyncdispatch.kubernetes.objects import field_of
 from asyncdispatch.kubernetes.pods import PodBinding
 from asyncdispatch.kubernetes.removal import Delete, Evict
 from asyncdispatch.kubernetes.resources import builtin, collection_path
@@ -59,42 +62,78 @@ class Ledger:
         return Counter(f"{'ambiguous ' if end.ambiguous else ''}{type(end).__name__}" for end in ends)
 
 
+@dataclass(frozen=True)
+class Violation:
+    """Where the cluster, or the ledger itself, does not agree with an outcome."""
+
+    kind: str
+    """lost: no outcome, or not done; doubled: more than once; untold: done, and told as not done."""
+    text: str
+
+
 async def audit(ledger: Ledger, items: LIST_ITEMS, carried: Iterable[Carried]) -> None:
-    """Assert that the cluster agrees with the ledger. `items` lists what is at a collection's path.
+    """Assert that the cluster agrees with the ledger. `items` lists what is at a collection's path."""
+    found = await violations(ledger, items, list(carried))
+    assert not found, "\n".join(f"{one.kind}: {one.text}" for one in found[:20])
+
+
+async def violations(ledger: Ledger, items: LIST_ITEMS, writes: Iterable[Carried]) -> list[Violation]:
+    """Where the cluster does not agree with the ledger.
 
     A call that succeeded is done, one that did not is not, one whose end is ambiguous is either; and however it ended,
     nothing was created or bound twice for it. Each write of a proof must ask for something of its own.
     """
     assert ledger.calls, "no call was accepted: there is nothing to prove"
-    told = {ticket: len(ledger.outcomes[ticket]) for ticket in ledger.calls}
-    assert set(told.values()) == {1}, f"not one outcome each: { {t: n for t, n in told.items() if n != 1} }"
-    writes = list(carried)
-    done_for = Counter(write.ticket for write in writes)
-    posted = Counter(write.ticket for write in writes if write.verb in ("create", "bind"))
-    state = await _state(ledger, items)
-    removed = {call.target.name for ticket, call in ledger.calls.items() if _removes(call, ledger.outcomes[ticket][0])}
+    done_for: Counter[int | None] = Counter()
+    posted: Counter[int | None] = Counter()
+    for write in writes:
+        done_for[write.ticket] += 1
+        posted[write.ticket] += write.verb in ("create", "bind")
+    state = {path: _Objects(await items(path)) for path in {_collection(call) for call in ledger.calls.values()}}
+    removed = {call.target.name for ticket, call in ledger.calls.items() if _removes(call, ledger.outcomes[ticket])}
+    found: list[Violation] = []
     for ticket, call in ledger.calls.items():
-        (end,) = ledger.outcomes[ticket]
-        about = f"{call!r} (ticket {ticket}): {end!r}"
-        assert posted[ticket] <= 1, f"carried out {posted[ticket]} times: {about}"
-        found = _done(call, end, state[_collection(call)])
-        assert found <= 1, f"there {found} times: {about}"
-        if isinstance(end, Succeeded):
-            undone = call.target.name in removed and not _removes(call, end)
-            assert found == 1 or undone, f"succeeded, and the cluster does not show it: {about}"
-        elif not end.ambiguous and end.late_success is None:
-            assert not done_for[ticket], f"carried out all the same: {about}"
-            # What was merged into a later call is done by that one; what was to go may have gone before.
-            others = isinstance(end, (Overwritten, Skipped)) or isinstance(call, (Delete, Evict))
-            assert others or not found, f"did not succeed, and the cluster shows it: {about}"
+        ends = ledger.outcomes[ticket]
+        about = f"{call!r} (ticket {ticket}): {', '.join(map(repr, ends))}"
+        if len(ends) != 1:
+            found.append(Violation("doubled" if ends else "lost", f"not one outcome each: {about}"))
+        elif call.effect is not Effect.READ:
+            shown, gone = state[_collection(call)], call.target.name in removed
+            found += _compare(call, ends[0], shown, done_for[ticket], posted[ticket], about, gone=gone)
+    return found
 
 
-async def _state(ledger: Ledger, items: LIST_ITEMS) -> dict[str, list[Json]]:
-    return {path: await items(path) for path in {_collection(call) for call in ledger.calls.values()}}
+def _compare(
+    call: Any, end: Any, objects: _Objects, done_for: int, posted: int, about: str, *, gone: bool
+) -> Iterator[Violation]:
+    """One write with one outcome; `gone` says that its object was removed."""
+    if posted > 1:
+        yield Violation("doubled", f"carried out {posted} times: {about}")
+    there = _done(call, end, objects)
+    if there > 1:
+        yield Violation("doubled", f"there {there} times: {about}")
+    if isinstance(end, Succeeded):
+        if not there and (not gone or isinstance(call, (Delete, Evict))):
+            yield Violation("lost", f"succeeded, and the cluster does not show it: {about}")
+    elif not end.ambiguous and end.late_success is None:
+        if done_for:
+            yield Violation("untold", f"carried out all the same: {about}")
+        # What was merged into a later call is done by that one; what was to go may have gone before.
+        others = isinstance(end, (Overwritten, Skipped)) or isinstance(call, (Delete, Evict))
+        if there and not others:
+            yield Violation("untold", f"did not succeed, and the cluster shows it: {about}")
 
 
-def _removes(call: Any, end: Any) -> bool:
-    return isinstance(call, (Delete, Evict)) and isinstance(end, Succeeded)
+class _Objects:
+    """What is in a collection, by name, and how often by mark."""
+
+    def __init__(self, objects: list[Json]) -> None:
+        self.named = {obj["metadata"]["name"]: obj for obj in objects}
+        self.marked = Counter(field_of(obj, "metadata", "annotations", MARK) for obj in objects)
+
+
+def _removes(call: Any, ends: list[Any]) -> bool:
+    return isinstance(call, (Delete, Evict)) and any(isinstance(end, Succeeded) or end.ambiguous for end in ends)
 
 
 def _collection(call: Any) -> str:
@@ -103,21 +142,25 @@ def _collection(call: Any) -> str:
     return collection_path(call.target, resource)
 
 
-def _done(call: Any, end: Any, objects: list[Json]) -> int:
+def _done(call: Any, end: Any, objects: _Objects) -> int:
     """How often the cluster shows what the call asks for."""
     if isinstance(call, Create) and call.idempotency_key is not None:
-        return sum(is_marked(obj, str(call.idempotency_key)) for obj in objects)
-    named = [obj for obj in objects if obj["metadata"]["name"] == call.target.name]
+        return objects.marked[str(call.idempotency_key)]
+    if isinstance(call, Event):
+        return int(call.body()["metadata"]["name"] in objects.named)
+    named = objects.named.get(call.target.name)
     if isinstance(call, Create):
         uid = end.value["metadata"]["uid"] if isinstance(end, Succeeded) else None
-        return sum(obj["metadata"]["uid"] == uid for obj in objects)
-    ours = [obj for obj in named if call.target.uid in (None, obj["metadata"]["uid"])]
+        return int(named is not None and named["metadata"]["uid"] == uid)
+    ours = named if named is not None and call.target.uid in (None, named["metadata"]["uid"]) else None
     if isinstance(call, (Delete, Evict)):
-        return int(not ours or is_dying(ours[0]))
+        return int(ours is None or is_dying(ours))
+    if ours is None:
+        return 0
     if isinstance(call, PodBinding):
-        return sum(obj["spec"].get("nodeName") == call.node for obj in ours)
+        return int(ours["spec"].get("nodeName") == call.node)
     head = {"apiVersion": call.target.api_version, "kind": call.target.kind}  # items of a list lack both
-    return sum(call.apply({**head, **obj}) == {**head, **obj} for obj in ours)
+    return int(call.apply({**head, **ours}) == {**head, **ours})
 
 
 def permanent(end: Any, says: str) -> bool:
@@ -134,15 +177,20 @@ class AuditLog:
         head = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"]}
         policy.write_text(json.dumps(head | {"rules": rules}))
         self._path = folder / "audit.log"
-        self.flags = [f"--audit-policy-file={policy}", f"--audit-log-path={self._path}"]
+        whole = "--audit-log-maxsize=100000"  # else it begins another file after 100 MB
+        self.flags = [f"--audit-policy-file={policy}", f"--audit-log-path={self._path}", whole]
 
     def carried(self, namespace: str) -> list[Carried]:
         """The writes in a namespace that were answered as done. A server that was killed may owe some."""
+        found = []
         with self._path.open("rb") as log:
-            lines = [line for line in log if line.endswith(b"\n") and namespace.encode() in line]
-        entries = [entry for entry in map(_read, lines) if entry.get("objectRef", {}).get("namespace") == namespace]
-        done = [entry for entry in entries if _answered_well(entry)]
-        return [Carried(entry["auditID"], _verb(entry), entry["userAgent"]) for entry in done]
+            for line in log:
+                if not line.endswith(b"\n") or namespace.encode() not in line:
+                    continue
+                entry = _read(line)
+                if entry.get("objectRef", {}).get("namespace") == namespace and _answered_well(entry):
+                    found.append(Carried(entry["auditID"], _verb(entry), entry["userAgent"]))
+        return found
 
 
 def _read(line: bytes) -> Json:
