@@ -63,17 +63,18 @@ NOT_ENTERED = "not entered yet: use `async with Dispatcher() as dispatcher`"
 
 ASYNC = Mode.ASYNC
 
-OBSERVER_METHODS = ("accepted", "started", "attempted", "retried", "settled", "mode_changed")
+OBSERVER_METHODS = ("entered", "accepted", "started", "attempted", "retried", "settled", "mode_changed")
 
 
 class Dispatcher(Closing, Observing):
     """Takes API calls off the scheduling loop. Use it as `async with Dispatcher(config) as dispatcher`.
 
     Leaving the block drains within `drain_timeout`; an exception inside closes at once instead. `observers` implement
-    any of accepted(handle), started(handle, number), attempted(handle, number, error or None), retried(handle, verdict,
-    delay), settled(handle, outcome) and mode_changed(old, new, reason): they run on the event loop after each step;
-    their errors are logged and counted. `registry` is prometheus_client's, and shows this one dispatcher's metrics (see
-    `asyncdispatch.metrics`). All methods but `submit_threadsafe` belong to the event loop that entered it.
+    any of entered(dispatcher), accepted(handle), started(handle, number), attempted(handle, number, error or None),
+    retried(handle, verdict, delay), settled(handle, outcome) and mode_changed(old, new, reason): they run on the event
+    loop after each step; their errors are logged and counted. `registry` is prometheus_client's, and shows this one
+    dispatcher's metrics (see `asyncdispatch.metrics`). All methods but `submit_threadsafe` belong to the event loop
+    that entered it.
     """
 
     def __init__(
@@ -139,6 +140,7 @@ class Dispatcher(Closing, Observing):
         self._mode_event = asyncio.Event()
         self._pool = WorkerPool(self)
         self._state = ""
+        self._observe("entered", self)
         return self
 
     async def __aexit__(
