@@ -12,7 +12,7 @@ from asyncdispatch._core.metering import CANCEL_REASONS, CANCELLED, ERROR, SUCCE
 from asyncdispatch._core.states import SUCCEEDED
 from asyncdispatch.config import DispatcherConfig
 from asyncdispatch.errors import Backpressure
-from tests.core import events
+from asyncdispatch.testing.stepping import events
 from tests.core.driver import Driver
 from tests.core.operations import Operations, play
 from tests.core.words import GONE, RETRY, pod

@@ -6,18 +6,20 @@ Both delay, with a timer (law L19) and without a seat (law L20); only `hold_limi
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Any
 
 import pytest
 
-from asyncdispatch._core.states import CallState, Entry
+from asyncdispatch._core.states import CallState
 from asyncdispatch.calls import Again, Unknown, VerdictKind
 from asyncdispatch.config import BreakerPolicy, DispatcherConfig
+from asyncdispatch.handles import CallHandle
 from asyncdispatch.outcomes import Cancelled, Expired, Failed, Succeeded
 from tests.core.driver import Driver
 from tests.core.words import CREATE, HOLD, LATER, LEVELS, PERMANENT, RECONCILE, RETRY, pod
 
 
-def many(driver: Driver, count: int, **fields: object) -> list[Entry]:
+def many(driver: Driver, count: int, **fields: object) -> list[CallHandle[Any]]:
     start = len(driver.handles)
     return [driver.submit(target=pod(f"p{number}"), **fields) for number in range(start, start + count)]
 
@@ -25,7 +27,7 @@ def many(driver: Driver, count: int, **fields: object) -> list[Entry]:
 # -- LATER ------------------------------------------------------------------------------------------------------------
 
 
-def refuse_all(driver: Driver, count: int, scope: Hashable, delay: float) -> list[Entry]:
+def refuse_all(driver: Driver, count: int, scope: Hashable, delay: float) -> list[CallHandle[Any]]:
     entries = many(driver, count)
     while (entry := driver.start()) is not None:
         driver.fail(entry, LATER, scope=scope, delay=delay)
@@ -156,7 +158,7 @@ def test_a_scope_lets_go_of_who_leaves_it_by_a_reconcile(answer: str) -> None:
 # -- HOLD -------------------------------------------------------------------------------------------------------------
 
 
-def held(driver: Driver, count: int = 10, **fields: object) -> list[Entry]:
+def held(driver: Driver, count: int = 10, **fields: object) -> list[CallHandle[Any]]:
     """One is refused for its credentials; the others have not been sent."""
     entries = many(driver, count, scope="cluster", **fields)
     first = driver.start()

@@ -60,7 +60,9 @@ def test_an_entry_made_the_short_way_is_whole() -> None:
         driver.submit(target=pod("first"))
     made = [driver.submit(target=pod("second")) for driver in (long, short)]
     assert [entry.common for entry in made] == [False, True]
-    alike = [name for name in Entry.__slots__ if name not in ("common", "call", "flow", "group", "at", "bucket")]
+    alike = [
+        name for name in Entry.__slots__ if name not in ("common", "call", "flow", "group", "at", "bucket", "owner")
+    ]
     assert [getattr(made[0], name) for name in alike] == [getattr(made[1], name) for name in alike]
     assert short.core.ordering.ready == 2
     for driver in (long, short):

@@ -12,7 +12,7 @@ from typing import Any
 from asyncdispatch.calls import APICall, Effect
 from asyncdispatch.config import DispatcherConfig, FlowQuota
 from asyncdispatch.outcomes import AnyOutcome, Expired, Overwritten, Shed, Skipped, Succeeded
-from tests.core import events
+from asyncdispatch.testing.stepping import events
 
 SECOND = 1_000_000_000
 SLACK = SECOND // 10
@@ -25,7 +25,7 @@ class LawBroken(AssertionError):
     """The history contradicts a law."""
 
 
-def require(good: bool, law: str, what: str) -> None:
+def check(good: bool, law: str, what: str) -> None:
     if not good:
         raise LawBroken(f"{law}: {what}")
 
@@ -133,16 +133,16 @@ class History:
 
     def over(self) -> None:
         """Nothing more will happen: every accepted handle has its outcome (law L1)."""
-        require(not self.waiting, "L1", f"without an outcome: {sorted(self.waiting)}")
+        check(not self.waiting, "L1", f"without an outcome: {sorted(self.waiting)}")
 
     # -- accepting ----------------------------------------------------------------------------------------------
 
     def _on_accepted(self, event: events.Accepted) -> None:
         call = event.call
-        require(not self.closed, "L15", f"call {event.ticket} was accepted after close")
+        check(not self.closed, "L15", f"call {event.ticket} was accepted after close")
         timeout = self.config.timeout if call.timeout is None else call.timeout
         context = self.contexts[call.context.epoch] if call.context is not None else None
-        require(context is None or context.limit > event.at, "L5", f"call {event.ticket} in an ended context")
+        check(context is None or context.limit > event.at, "L5", f"call {event.ticket} in an ended context")
         if event.lead == event.ticket:
             execution = Execution(event.ticket, call, accepted=event.step)
             self._check_no_double(execution)
@@ -164,11 +164,11 @@ class History:
         """Law L8: it joins a live execution of the same operation, an ordered read none older than a write."""
         what = f"call {event.ticket} joined {execution.ticket}"
         identity = identity_of(event.call)
-        require(identity is not None and identity == execution.identity, "L8", f"{what}, which is another operation")
-        require(execution.live, "L8", f"{what}, which is over")
+        check(identity is not None and identity == execution.identity, "L8", f"{what}, which is another operation")
+        check(execution.live, "L8", f"{what}, which is over")
         if event.call.ordered:
             good = self.last_write[execution.lane] < execution.ticket
-            require(good, "L8", f"{what}, though a write was accepted in between")
+            check(good, "L8", f"{what}, though a write was accepted in between")
 
     def _check_no_double(self, new: Execution) -> None:
         """Law L8: of equal operations there is one execution at a time, but for ordered reads."""
@@ -187,18 +187,18 @@ class History:
     def _on_started(self, event: events.Started) -> None:
         execution, at = self.executions[event.ticket], event.at
         what = f"call {event.ticket}"
-        require(execution.since is None, "L2", f"{what} started twice")
-        require(not self.closed or at < self.until, "L5", f"{what} started after close")
+        check(execution.since is None, "L2", f"{what} started twice")
+        check(not self.closed or at < self.until, "L5", f"{what} started after close")
         able = [handle for handle in execution.handles if handle.may_start(at)]
-        require(bool(able), "L5", f"{what} started, but no handle of it may (time, context, requirement, end)")
+        check(bool(able), "L5", f"{what} started, but no handle of it may (time, context, requirement, end)")
         if not execution.changed:
             good = any(event.sent is handle.call for handle in able)
-            require(good, "L5", f"{what} sends another call than that of a handle that may start")
-        require(not (execution.unsettled_create and not event.reconcile), "L10", f"{what}, a create, is sent again")
+            check(good, "L5", f"{what} sends another call than that of a handle that may start")
+        check(not (execution.unsettled_create and not event.reconcile), "L10", f"{what}, a create, is sent again")
         self._check_seats(execution, event)
         if execution.write:
             others = [other.ticket for other in self.flying.values() if other.write and other.lane == execution.lane]
-            require(not others, "L2", f"{what} started while {others} fly on the same object")
+            check(not others, "L2", f"{what} started while {others} fly on the same object")
         if event.sent.ordered:
             older = [
                 other.ticket
@@ -206,7 +206,7 @@ class History:
                 if other.write and other.lane == execution.lane and other.live and other.ticket < execution.ticket
                 and (other.since is not None or any(h.may_start(at) for h in other.handles))
             ]  # fmt: skip
-            require(not older, "L8", f"{what}, an ordered read, started before the writes {older}")
+            check(not older, "L8", f"{what}, an ordered read, started before the writes {older}")
         self._check_rate(at)
         execution.since, execution.reconciling = at, event.reconcile
         execution.attempts += not event.reconcile
@@ -215,14 +215,14 @@ class History:
     def _check_seats(self, execution: Execution, event: events.Started) -> None:
         """Law L3: in total, per flow, per call type; a flow is that of the execution's first caller (law L9)."""
         flying = list(self.flying.values())
-        require(len(flying) < event.seats, "L3", f"call {event.ticket} started without a seat")
+        check(len(flying) < event.seats, "L3", f"call {event.ticket} started without a seat")
         quota = self.config.flows.get(execution.call.flow, FlowQuota()).max_in_flight
         count = sum(other.call.flow == execution.call.flow for other in flying)
-        require(quota is None or count < quota, "L3", f"call {event.ticket} started over its flow's seats")
+        check(quota is None or count < quota, "L3", f"call {event.ticket} started over its flow's seats")
         policy = self.config.call_types.get(execution.call.call_type)
         count = sum(other.call.call_type == execution.call.call_type for other in flying)
         good = policy is None or policy.max_in_flight is None or count < policy.max_in_flight
-        require(good, "L3", f"call {event.ticket} started over its type's seats")
+        check(good, "L3", f"call {event.ticket} started over its type's seats")
 
     def _check_rate(self, at: int) -> None:
         """Law L20: the starts in any window are at most burst + qps·t."""
@@ -233,11 +233,11 @@ class History:
         for index in range(max(0, len(self.starts) - 4 * rate.burst - 40), len(self.starts)):
             count = len(self.starts) - index
             most = rate.burst + rate.qps * (at - self.starts[index]) / SECOND
-            require(count <= most + 1e-6, "L20", f"{count} starts in {(at - self.starts[index]) / SECOND} s")
+            check(count <= most + 1e-6, "L20", f"{count} starts in {(at - self.starts[index]) / SECOND} s")
 
     def _on_ended(self, event: events.Ended) -> None:
         execution = self.executions[event.ticket]
-        require(execution.since is not None, "L1", f"call {event.ticket} ended, but did not fly")
+        check(execution.since is not None, "L1", f"call {event.ticket} ended, but did not fly")
         if event.at > self.looked:
             self.late_report = event.step
         how, create = event.how, execution.call.effect is Effect.CREATE
@@ -258,9 +258,7 @@ class History:
             self.successes[event.ticket] = event.step
 
     def _on_stopping(self, event: events.Stopping) -> None:
-        require(
-            self.executions[event.ticket].since is not None, "L11", f"call {event.ticket} is stopped, but not flying"
-        )
+        check(self.executions[event.ticket].since is not None, "L11", f"call {event.ticket} is stopped, but not flying")
 
     def _on_changed(self, event: events.Changed) -> None:
         execution = self.executions[event.ticket]
@@ -271,7 +269,7 @@ class History:
     def _on_settled(self, event: events.Settled) -> None:
         handle, outcome = self.handles[event.ticket], event.outcome
         what = f"call {event.ticket}"
-        require(handle.outcome is None, "L1", f"{what} has two outcomes")
+        check(handle.outcome is None, "L1", f"{what} has two outcomes")
         execution = handle.lead
         if isinstance(outcome, Succeeded):
             self._check_success(handle, outcome, event)
@@ -280,18 +278,18 @@ class History:
         if isinstance(outcome, (Overwritten, Skipped)):
             self._check_by(handle, outcome, event)
         if isinstance(outcome, Shed):
-            require(handle.call.sheddable, "L4", f"{what} was shed, but is not sheddable")
-            require(execution.since is None, "L4", f"{what} was shed in flight")
-            require(handle.call.prerequisite is None, "L4", f"{what} was shed, but is a prerequisite")
+            check(handle.call.sheddable, "L4", f"{what} was shed, but is not sheddable")
+            check(execution.since is None, "L4", f"{what} was shed in flight")
+            check(handle.call.prerequisite is None, "L4", f"{what} was shed, but is a prerequisite")
         if isinstance(outcome, Expired):
             early = event.at < handle.limit and not self._hopeless(handle, outcome.where, event.at)
-            require(not early, "L5", f"{what} expired too early ({outcome.where})")
+            check(not early, "L5", f"{what} expired too early ({outcome.where})")
         if self.last_write[execution.lane] == execution.ticket and execution.accepted == event.step:
             self.last_write[execution.lane] = execution.before  # told at once: it never was a write
-        require(outcome.attempts == execution.attempts, "L1", f"{what} tells {outcome.attempts} attempts")
+        check(outcome.attempts == execution.attempts, "L1", f"{what} tells {outcome.attempts} attempts")
         elapsed = (event.at - handle.at) / SECOND
-        require(abs(outcome.elapsed_seconds - elapsed) < 1e-6, "L1", f"{what} tells {outcome.elapsed_seconds} s")
-        require(0 <= outcome.queued_seconds <= elapsed + 1e-6, "L1", f"{what} queued {outcome.queued_seconds} s")
+        check(abs(outcome.elapsed_seconds - elapsed) < 1e-6, "L1", f"{what} tells {outcome.elapsed_seconds} s")
+        check(0 <= outcome.queued_seconds <= elapsed + 1e-6, "L1", f"{what} queued {outcome.queued_seconds} s")
         handle.outcome, handle.settled_at = outcome, event.at
         del self.waiting[event.ticket]
         context = handle.context
@@ -311,11 +309,11 @@ class History:
         """Laws L8, L11: one value for all, and none for a context that has ended."""
         what = f"call {handle.ticket}"
         limit = NO_LIMIT if handle.context is None else handle.context.limit
-        require(event.at < limit, "L11", f"{what} got a success after its context had ended")
+        check(event.at < limit, "L11", f"{what} got a success after its context had ended")
         for other in handle.lead.handles:
             if isinstance(other.outcome, Succeeded):
-                require(other.outcome.value is outcome.value, "L8", f"{what} and {other.ticket} got other values")
-                require(other.settled_at == event.at, "L8", f"{what} and {other.ticket} succeeded at other times")
+                check(other.outcome.value is outcome.value, "L8", f"{what} and {other.ticket} got other values")
+                check(other.settled_at == event.at, "L8", f"{what} and {other.ticket} succeeded at other times")
 
     def _check_ambiguity(self, handle: Handle, outcome: AnyOutcome, step: int) -> None:
         """Law L10: ambiguous if a sent attempt was maybe applied and nothing settled it since."""
@@ -324,50 +322,48 @@ class History:
             return  # after a stall, what was due is told before the report of the same step
         on_wire = execution.since is not None and execution.write and not execution.reconciling
         expected = execution.doubt or on_wire
-        require(outcome.ambiguous == expected, "L10", f"call {handle.ticket} says ambiguous={outcome.ambiguous}")
+        check(outcome.ambiguous == expected, "L10", f"call {handle.ticket} says ambiguous={outcome.ambiguous}")
 
     def _check_by(self, handle: Handle, outcome: Overwritten[Any] | Skipped[Any], event: events.Settled) -> None:
         """Laws L12, L13: who took whose place, and why."""
         what = f"call {handle.ticket}"
         other = self.executions.get(outcome.by)
-        require(other is not None, "L12", f"{what} names {outcome.by}, which is no execution")
+        check(other is not None, "L12", f"{what} names {outcome.by}, which is no execution")
         assert other is not None
         mine = handle.lead.call
-        require(other.lane == handle.lead.lane, "L12", f"{what} names {outcome.by} of another object")
+        check(other.lane == handle.lead.lane, "L12", f"{what} names {outcome.by} of another object")
         flew_on = handle.lead.since is not None
-        require(not flew_on, "L13", f"{what} is told 'overwritten' about a request that is on the wire")
+        check(not flew_on, "L13", f"{what} is told 'overwritten' about a request that is on the wire")
         policy = self.config.call_types.get(other.call.call_type)
         supersedes = policy is not None and mine.call_type in policy.supersedes
         if self.successes.get(outcome.by) == event.step and supersedes:
             later = handle.ticket > outcome.by
-            require(
-                isinstance(outcome, Skipped) == later, "L12", f"{what}: Overwritten if accepted before, else Skipped"
-            )
+            check(isinstance(outcome, Skipped) == later, "L12", f"{what}: Overwritten if accepted before, else Skipped")
             living = any(isinstance(h.outcome, Succeeded) or h.outcome is None for h in other.handles)
-            require(living, "L12", f"{what} was settled by a success that no living handle got")
+            check(living, "L12", f"{what} was settled by a success that no living handle got")
             return
-        require(isinstance(outcome, Overwritten), "L12", f"{what} was skipped by a call that did not succeed")
-        require(outcome.by > handle.ticket, "L13", f"{what} was merged into an older call")
+        check(isinstance(outcome, Overwritten), "L12", f"{what} was skipped by a call that did not succeed")
+        check(outcome.by > handle.ticket, "L13", f"{what} was merged into an older call")
         for call in (mine, other.call):
             good = call.effect is Effect.IDEMPOTENT_WRITE and call.idempotency_key is None and call.prerequisite is None
-            require(good and "merge" in call.hooks, "L13", f"{what} was merged, but may not be")
+            check(good and "merge" in call.hooks, "L13", f"{what} was merged, but may not be")
         same = (mine.call_type, mine.target.uid, mine.version) == (
             *(other.call.call_type, other.call.target.uid, other.call.version),
         )
-        require(same, "L13", f"{what} was merged with a call of another type, uid or version")
+        check(same, "L13", f"{what} was merged with a call of another type, uid or version")
         other.changed = True
 
     # -- contexts, time, the end --------------------------------------------------------------------------------
 
     def _on_began(self, event: events.Began) -> None:
         parent = None if event.parent is None else self.contexts[event.parent]
-        require(event.epoch not in self.contexts, "L5", f"epoch {event.epoch} was used twice")
+        check(event.epoch not in self.contexts, "L5", f"epoch {event.epoch} was used twice")
         until = NO_LIMIT if event.valid_until is None else event.valid_until
         self.contexts[event.epoch] = Context(parent, until, dict.fromkeys(event.requires, False))
 
     def _on_extended(self, event: events.Extended) -> None:
         context = self.contexts[event.epoch]
-        require(context.limit > event.at, "L5", f"context {event.epoch} was extended after its end")
+        check(context.limit > event.at, "L5", f"context {event.epoch} was extended after its end")
         context.valid_until = event.valid_until
 
     def _on_finished(self, event: events.Finished) -> None:
@@ -398,4 +394,4 @@ class History:
             if handle.overdue is None:
                 handle.overdue = event.at
             flying = handle.lead.since is not None and event.at < handle.overdue + self.give_up
-            require(flying, "L1", f"call {handle.ticket} has no outcome in time")
+            check(flying, "L1", f"call {handle.ticket} has no outcome in time")
