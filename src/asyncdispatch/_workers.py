@@ -18,10 +18,10 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from asyncdispatch._core.parking import Failure, Signal
-from asyncdispatch._core.states import PLACE_SHIFT, READ, SECOND, STOPPING, Entry
-from asyncdispatch.calls import Again, APICall, Applied, Attempt, Refused, Unknown, Verdict, VerdictKind
+from asyncdispatch._core.states import SECOND, STOPPING, Entry
+from asyncdispatch._judging import answer_of, failure_of, refusal_of
+from asyncdispatch.calls import Again, APICall, Attempt, Unknown
 from asyncdispatch.errors import ConfigurationError
-from asyncdispatch.verdicts import classify, signal_of, signature_of
 
 if TYPE_CHECKING:
     from asyncdispatch.dispatcher import Dispatcher
@@ -373,7 +373,7 @@ class WorkerPool:
         call = attempt.call
         last = attempt.last_error or RuntimeError("unknown")
         try:
-            answer = _checked(await self._timed(call, attempt, last), call)
+            answer = answer_of(await self._timed(call, attempt, last), call)
         except Abandoned:
             raise
         except BaseException as raised:
@@ -389,14 +389,10 @@ class WorkerPool:
             return again
         self._uncancel(worker)
         now = dispatcher._now()
-        refusal, delay = Verdict(VerdictKind.PERMANENT), 0
-        if isinstance(answer, Refused):
-            gone = getattr(answer.error, "gone", False) or getattr(answer.error, "status", None) == 404
-            kind = VerdictKind.GONE if gone else VerdictKind.PERMANENT
-            refusal = Verdict(kind, reason=str(answer.error))
-        elif isinstance(answer, (Again, Unknown)):
+        delay = 0
+        if isinstance(answer, (Again, Unknown)):
             delay = self._classified(entry, call, attempt, last, now).delay
-        core.reconciled(entry, answer, refusal, delay, now)
+        core.reconciled(entry, answer, refusal_of(answer), delay, now)
         return False
 
     @types.coroutine
@@ -450,27 +446,7 @@ class WorkerPool:
     def _classified(
         self, entry: Entry, call: APICall[Any], attempt: Attempt, error: BaseException, now: int
     ) -> Failure:
-        """The error with its verdict and delay; an error of the user's own classification ends the call (law L14)."""
-        dispatcher = self._dispatcher
-        try:
-            verdict = classify(call, attempt, error, self._config.retry)
-            if verdict.maybe_applied and not attempt.sent:
-                verdict = Verdict(verdict.kind, False, verdict.retry_after, verdict.scope, verdict.reason)
-            failures = 1 if entry.more is None else entry.more.failures + 1
-            accepted = (entry.accepted >> PLACE_SHIFT) / SECOND
-            delay, exhausted = dispatcher._delays.next(call.retry, verdict, error, failures, accepted, now / SECOND)
-        except BaseException as raised:
-            maybe = attempt.sent and call.effect is not READ
-            raised.__cause__ = raised.__cause__ or error
-            return Failure(raised, Verdict(VerdictKind.PERMANENT, maybe, reason="classify, wait or stop raised"))
-        return Failure(
-            error,
-            verdict,
-            round(delay * SECOND),
-            exhausted,
-            signal_of(verdict, error),
-            signature_of(verdict, error),
-        )
+        return failure_of(entry, call, attempt, error, self._config.retry, self._dispatcher._delays, now)
 
     def _tell_failure(self, entry: Entry, call: APICall[Any], attempt: Attempt, failure: Failure, again: bool) -> None:
         dispatcher = self._dispatcher
@@ -528,18 +504,6 @@ async def _await(awaitable: Any) -> Any:
 def _close(steps: Any) -> None:
     if hasattr(steps, "close"):
         steps.close()
-
-
-def _checked(answer: Any, call: APICall[Any]) -> Any:
-    if answer is Unknown:
-        return Unknown()
-    if isinstance(answer, Again):
-        again = answer.call
-        if not isinstance(again, type(call)) or again.target.lane != call.target.lane:
-            raise ConfigurationError("Again.call", again, f"must be a {type(call).__name__} of {call.target}")
-    elif not isinstance(answer, (Applied, Refused, Unknown)):
-        raise ConfigurationError("reconcile", answer, "must return Applied, Again, Refused or Unknown")
-    return answer
 
 
 def extra_of(entry: Entry) -> dict[str, Any]:
