@@ -82,7 +82,7 @@ class Handler:
         return await self._finish(http, entry, plan, result)
 
     def _decode(self, http: web.BaseRequest, raw: bytes) -> Request:
-        body, fault = _parsed(raw)
+        body, fault = parsed(raw)
         content_type = http.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         target = self._api.locate(http.path)
         agent = http.headers.get("User-Agent", "")
@@ -229,7 +229,7 @@ def _arrival(number: int, http: web.BaseRequest, request: Request, user: str | N
     )
 
 
-def _parsed(raw: bytes) -> tuple[Any, str | None]:
+def parsed(raw: bytes) -> tuple[Any, str | None]:
     """The JSON value in `raw`; or its text and what is wrong with it."""
     if not raw:
         return None, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
@@ -13,13 +13,13 @@ from aiohttp import web
 
 from asyncdispatch.testing.apiserver.access import Access
 from asyncdispatch.testing.apiserver.admission import SYSTEM_PRIORITIES, AdmissionStep, default_steps
-from asyncdispatch.testing.apiserver.api import API, BODY_LIMIT
+from asyncdispatch.testing.apiserver.api import API, BODY_LIMIT, Request, Result
 from asyncdispatch.testing.apiserver.audit import AuditRecord
 from asyncdispatch.testing.apiserver.connections import Connection
 from asyncdispatch.testing.apiserver.controls import FaultControls
 from asyncdispatch.testing.apiserver.direct import DirectAccess
 from asyncdispatch.testing.apiserver.faults import Seconds, check_seconds
-from asyncdispatch.testing.apiserver.handler import Handler
+from asyncdispatch.testing.apiserver.handler import Handler, parsed
 from asyncdispatch.testing.apiserver.reading import Reader
 from asyncdispatch.testing.apiserver.resources import Registry
 from asyncdispatch.testing.apiserver.store import Store
@@ -88,7 +88,7 @@ class EmbeddedAPIServer(DirectAccess, FaultControls, WatchControls, ConnectionCo
         self._audit: list[AuditRecord] = []
         self._access = Access()
         watches = WatchSettings(bookmark_interval, watch_gone, watch_list)
-        api = API(registry, reader, writer, watches, self._now)
+        api = self._api = API(registry, reader, writer, watches, self._now)
         self._handler = Handler(
             api, self._access, self._faults, self._audit, latency=latency, seed=seed, time=self._now
         )
@@ -165,6 +165,14 @@ class EmbeddedAPIServer(DirectAccess, FaultControls, WatchControls, ConnectionCo
         made = client.ApiClient(configuration)
         self._clients.append(made)
         return made
+
+    def carry_out(
+        self, method: str, path: str, query: Mapping[str, str], content_type: str, body: bytes, agent: str = ""
+    ) -> Result:
+        """One request to its answer, at once: without connection, latency, faults and audit. Needs no event loop."""
+        value, fault = parsed(body)
+        target = self._api.locate(path)
+        return self._api.handle(Request(method, path, query, content_type, value, fault, len(body), agent, target))
 
     # -- settings that may change while it runs ----------------------------------------------------------------------
 
