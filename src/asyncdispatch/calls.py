@@ -424,17 +424,17 @@ _set = object.__setattr__
 
 
 def _init_call(self: APICall[Any], /, **fields: Any) -> None:
-    if _COMMON.issuperset(fields):
+    if fields.keys() <= _COMMON:
         fields["common"] = self.free
-    elif not _FIELDS.issuperset(fields):
+    elif not fields.keys() <= _FIELDS:
         raise TypeError(f"{type(self).__name__} has no field {min(fields.keys() - _FIELDS)!r}")
     _set(self, "__dict__", fields)
 
 
 def _init_function_call(self: FunctionCall[Any], fn: Any, **fields: Any) -> None:
-    if _COMMON.issuperset(fields):
+    if fields.keys() <= _COMMON:
         fields["common"] = self.free
-    elif not _FIELDS.issuperset(fields):
+    elif not fields.keys() <= _FIELDS:
         raise TypeError(f"{type(self).__name__} has no field {min(fields.keys() - _FIELDS)!r}")
     fields["fn"] = fn
     _set(self, "__dict__", fields)

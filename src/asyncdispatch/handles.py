@@ -73,10 +73,10 @@ class CallHandle(Entry, Generic[T]):
         return outcome
 
     def __await__(self) -> Generator[Any, None, T]:
-        if self.phase is not SUCCEEDED and not self.done():
-            yield from self._wait().__await__()
         if self.phase is SUCCEEDED:
-            return cast("T", self.value)
+            return self.value  # type: ignore[no-any-return]  # as `result`, without a call
+        if not self.done():
+            yield from self._wait().__await__()
         return self.result()
 
     async def _wait(self) -> None:

@@ -44,7 +44,7 @@ class FlowQueue:
     def __init__(self, band: Band, flow: Flow) -> None:
         self.band = band
         self.flow = flow
-        self.free = flow.limit is None and flow.max_queued is None and band.group.limit is None  # no quota to look at
+        self.free = flow.free and band.group.limit is None  # no quota to look at
         self.fifo: deque[Entry] = deque()
         self.heap: list[tuple[int, int, Entry]] = []  # those whose place is older than the last one's
         self.older = Older(self)
@@ -226,8 +226,8 @@ class Ordering:
         self._rehead(queue)
 
     def take_common(self, now: int) -> Entry | None:
-        """`pick` and `take` in one, if what is next is a common call with time enough and not its flow's last; else
-        None, taking nothing. Held equal to the two by the property tests."""
+        """`pick` and `take` in one, if what is next is a common call with time enough; else None, taking nothing.
+        Held equal to the two by the property tests."""
         keys = self._keys
         if not keys:
             return None
@@ -241,16 +241,21 @@ class Ordering:
         else:
             return None
         fifo = queue.fifo
-        if queue.live == 1 or queue.heap:
+        if not fifo or queue.heap:
             return None
-        entry, second = fifo[0], fifo[1]
+        entry = fifo[0]
         if (
             not entry.common
             or entry.more is not None
             or entry.at is not queue
-            or second.at is not queue
             or entry.deadline - now <= 2 * band.group.usual
         ):
+            return None
+        if queue.live == 1:
+            self.take(entry)
+            return entry
+        second = fifo[1]
+        if second.at is not queue:
             return None
         fifo.popleft()
         entry.at = None

@@ -51,12 +51,13 @@ class TotalSeats:
 class Flow:
     """One plugin or tenant: its quota, and what it has waiting and in flight."""
 
-    __slots__ = ("accepted", "in_flight", "increment", "limit", "max_queued", "name", "queues")
+    __slots__ = ("accepted", "free", "in_flight", "increment", "limit", "max_queued", "name", "queues")
 
     def __init__(self, name: str, quota: FlowQuota) -> None:
         self.name = name
         self.limit = quota.max_in_flight
         self.max_queued = quota.max_queued
+        self.free = quota.max_in_flight is None and quota.max_queued is None  # no quota to look at
         self.increment = round(TAG_UNIT / quota.weight)
         self.accepted = 0  # handles without an outcome, joiners aside; counted only under a `max_queued`
         self.in_flight = 0

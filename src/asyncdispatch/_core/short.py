@@ -61,10 +61,15 @@ class DispatchCore(Machine):
             if type(priority) is not int:
                 return None
             level = self._level_of_zero if priority == 0 else bisect_right(self._floors, priority)
-            queue = group.bands[level].named[call.flow]  # type: ignore[union-attr]
-            lane, free = ref.lane, call.common and ref.plain and queue.free
+            band, lane = group.bands[level], ref.lane
+            queue = None if band is None else band.named.get(call.flow)
+            if queue is None:  # nobody of its flow waits at this level
+                flow = self.flows[call.flow]
+                free = call.common and ref.plain and flow.free and group.limit is None
+            else:
+                flow, free = queue.flow, call.common and ref.plain and queue.free
         except (AttributeError, KeyError, TypeError):
-            return None  # its flow has nobody waiting at this level, or there is something wrong with it
+            return None  # the first of its flow or type, or there is something wrong with it
         table, admission, deadlines = self.lanes.table, self.admission, self.deadlines
         depth = admission.depth + 1
         if (
@@ -94,13 +99,12 @@ class DispatchCore(Machine):
         entry.call = call
         entry.common = True
         entry.ticket = ticket
-        entry.accepted = entry.rank = queue.last = place
+        entry.accepted = entry.rank = place
         entry.level = level
         entry.deadline = deadline
-        entry.flow = queue.flow
+        entry.flow = flow
         entry.group = group
         entry.phase = QUEUED
-        entry.at = queue
         entry.bucket = bucket
         entry.attempts = 0
         entry.started = -1
@@ -108,10 +112,14 @@ class DispatchCore(Machine):
         entry.value = entry.more = entry.waiter = None
         table[lane] = bucket[ticket] = entry
         admission.depth = depth
-        # Behind all others of its flow and level, so that nothing else changes.
-        queue.fifo.append(entry)
-        queue.live += 1
-        self.ordering.ready += 1
+        if queue is None:
+            self.ordering.push(entry, False)
+        else:  # behind all others of its flow and level, so that nothing else changes
+            entry.at = queue
+            queue.last = place
+            queue.fifo.append(entry)
+            queue.live += 1
+            self.ordering.ready += 1
         return entry
 
     def turn(self, entry: Entry, value: Any, now: int) -> Entry | None:
