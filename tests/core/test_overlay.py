@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asyncdispatch.calls import ObjectRef
+from asyncdispatch.calls import ObjectRef, Unknown
 from asyncdispatch.config import DispatcherConfig
 from asyncdispatch.outcomes import Cancelled, Failed, Succeeded
 from tests.core.driver import Driver
@@ -124,6 +124,19 @@ def test_a_write_in_doubt_is_shown(end: str) -> None:
     assert unseen(driver) == [entry.ticket]
     driver.observe(pod("p", "u1"), 100, fresh=True)
     assert unseen(driver) == []
+    driver.finish()
+
+
+def test_a_create_in_doubt_whose_name_nobody_knows_is_not_shown() -> None:
+    """L18, L19: no read could be asked for, and none would ever show it."""
+    driver = Driver()
+    entry = driver.submit(Patch(effect=CREATE, target=pod("p-*")))
+    driver.start()
+    driver.fail(entry, PERMANENT, maybe=True)
+    if entry.ticket in driver.reconciling:
+        driver.reconcile(entry, Unknown(maybe_applied=True))
+    assert driver.outcome(entry, Failed).ambiguous
+    assert driver.core.objects.count == 0
     driver.finish()
 
 

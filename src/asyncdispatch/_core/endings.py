@@ -8,7 +8,7 @@ from asyncdispatch._core.executions import MOVABLE, Executions, nanoseconds
 from asyncdispatch._core.lanes import Lane
 from asyncdispatch._core.parking import Hold, LaterScope
 from asyncdispatch._core.states import _OUTCOME_STATES, IN_FLIGHT, QUEUED, READ, STOPPING, Entry, More
-from asyncdispatch.calls import Verdict, VerdictKind
+from asyncdispatch.calls import APICall, Verdict, VerdictKind
 from asyncdispatch.errors import OutcomeError, PrerequisiteFailed
 from asyncdispatch.outcomes import Cancelled, Expired, Failed, Overwritten, Skipped, Succeeded
 
@@ -30,7 +30,7 @@ class Endings(Executions):
             self.timers.void(more)
             self.keys.remove(entry)
             self._unpark(entry, now)
-        if more is not None and more.doubt and call.effect is not READ and entry.attempts and "apply" in call.hooks:
+        if more is not None and more.doubt and entry.attempts and _can_be_seen(call):
             self.objects.doubtful(self.lane_key(entry), self.executable(entry), entry.ticket, now)
             self._time_overlay()
         lane = self.lanes.discard(self.lane_key(entry), entry)
@@ -311,6 +311,11 @@ class Endings(Executions):
 
     def _key(self, entry: Entry) -> int:
         return self.ordering.key_of(entry.level, entry.rank)
+
+
+def _can_be_seen(call: APICall[Any]) -> bool:
+    """It is a write that is shown until it is seen. A create whose name nobody knows would be shown for good."""
+    return call.effect is not READ and "apply" in call.hooks and not call.target.generated
 
 
 def leaving(handle: Entry) -> tuple[type, tuple[Any, ...]]:
