@@ -1,0 +1,304 @@
+"""A simulated scheduler: it watches Pods, decides where they go, and submits what has to be written for that.
+
+What it does is drawn by lot, within what a scheduler does: contexts per Pod below that of its lease, binds that wait
+for a claim, conditions of Pods that fit nowhere, evictions for the urgent, notes in bulk, reads that are shared, calls
+taken back. It decides on what its watch shows, which is one cycle old.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+from typing import Any
+
+from asyncdispatch._core.states import SECOND
+from asyncdispatch.calls import ObjectRef
+from asyncdispatch.contexts import SchedulingContext
+from asyncdispatch.errors import RefusedError
+from asyncdispatch.simulation.calls import Bind, Evict, Get, Make, Note, SimulatedCall, Status
+from asyncdispatch.simulation.history import CallRecord, ContextRecord, History, State, Term
+from asyncdispatch.simulation.scenario import Scenario
+from asyncdispatch.simulation.server import Clock, Server
+from asyncdispatch.simulation.shell import Shell
+
+__all__ = ["Scheduler"]
+
+PRIORITIES = (0, 0, 0, 0, 0, 1, 1_000, 1_000_000, -1_000)
+FLOWS = ("default", "default", "default", "default", "default", "default", "tenant", "audit")
+NAMES = 1_009
+"""Notes are about so many objects, so that they meet now and then."""
+SCOPE = "cluster"
+LEASE = "scheduler"
+NOBODY: Any = None
+"""Contexts are moved through the core alone, so nobody need be asked."""
+
+
+class Scheduler:
+    """One replica of a scheduler: a process with a dispatcher, until it crashes."""
+
+    def __init__(
+        self, shell: Shell, clock: Clock, server: Server, scenario: Scenario, history: History, random: Random
+    ) -> None:
+        self.shell = shell
+        self.clock = clock
+        self.server = server
+        self.scenario = scenario
+        self.history = history
+        self.random = random
+        self.closing = False
+        """Nothing new is begun."""
+        self.view: dict[str, tuple[ObjectRef, State]] = {}
+        """Pods by name, as its watch shows them."""
+        self.waiting: deque[ObjectRef] = deque()
+        """Pods to be placed, in turn."""
+        self._assumed: dict[str, str] = {}  # name -> uid of Pods that are being placed
+        self._seen = 0
+        self._due = 0
+        self._notes = [ObjectRef("v1", "Event", "ns", f"note-{n}") for n in range(NAMES)]
+        self._noted = shell.number * 1_000_000_000
+        self._cycle = round(scenario.cycle * SECOND)
+        self._cycles = 0
+        self._contexts: dict[str, tuple[SchedulingContext, ContextRecord]] = {}  # by Pod's name
+        self._lease: tuple[SchedulingContext, ContextRecord] | None = None
+        self._recent: deque[CallRecord] = deque(maxlen=64)
+
+    # -- leading ------------------------------------------------------------------------------------------------------
+
+    @property
+    def leads(self) -> bool:
+        """It may place Pods: it is alone, one of rivals, or its lease's context lives."""
+        if self.scenario.replicas == 1 or self.scenario.rivals:
+            return True
+        return self._lease is not None and self._lease[0].ended is None
+
+    def elected(self, valid_until: int, now: int) -> None:
+        """A term begins: a context above those of all Pods, and a look at everything."""
+        core = self.shell.core
+        ref = ObjectRef("coordination.k8s.io/v1", "Lease", "ns", LEASE)
+        context = core.begin(NOBODY, ref, None, None, valid_until / SECOND, (), now)
+        self._lease = context, ContextRecord(context.epoch, now, valid_until)
+        self.list_again()
+        self.shell.after(now)
+
+    def renewed(self, valid_until: int, now: int) -> None:
+        """The lease's context goes on, unless it is over already."""
+        if self._lease is None or self._lease[0].ended is not None:
+            return
+        context, record = self._lease
+        try:
+            self.shell.core.extend(context, valid_until / SECOND, now)
+            record.until = valid_until
+        except RefusedError:
+            self.lost(now)
+        self.shell.after(now)
+
+    def lost(self, now: int) -> None:
+        """The term is over, whoever noticed."""
+        if self._lease is None:
+            return
+        context, record = self._lease
+        self._lease = None
+        if context.ended is None:
+            record.ended = now
+            self.shell.core.end(context, "the lease is lost", now)
+        self._end_term(record)
+        self.shell.after(now)
+
+    def _end_term(self, record: ContextRecord) -> None:
+        over = record.over
+        assert over is not None  # a lease's context always has an end
+        self.history.terms.append(Term(self.shell.number, record.began, over))
+
+    def crashed(self, now: int) -> None:
+        """The process is gone, with all that it knew. What it has sent may land yet."""
+        self.shell.alive = False
+        self.history.crashed[self.shell.number] = now
+        if self._lease is not None:
+            self._lease[1].ended = now
+            self._end_term(self._lease[1])
+
+    def ended(self) -> None:
+        """The run is over: close the books."""
+        if self._lease is not None:
+            self._end_term(self._lease[1])
+            self._lease = None
+
+    # -- the cycle ----------------------------------------------------------------------------------------------------
+
+    def start(self, now: int) -> None:
+        self.list_again()
+        self.clock.at(now + int(self._cycle * self.random.random()), self._turn)
+
+    def _turn(self, _: Any, now: int) -> None:
+        shell = self.shell
+        if not shell.alive:
+            return
+        if now < shell.paused_until:
+            self.clock.at(shell.paused_until, self._turn)
+            return
+        self._watch(now)
+        self._hear(now)
+        if not self.closing:
+            self._cycles += 1
+            if self.leads:
+                self._place(now)
+            if not self._cycles & 3:
+                self._note(now)
+            self._second_thoughts(now)
+        if not self.closing or shell.core.admission.depth:
+            self.clock.at(now + self._cycle, self._turn)
+
+    def list_again(self) -> None:
+        """Everything anew, as after a start or a lost watch."""
+        self.view.clear()
+        self.waiting.clear()
+        self._assumed.clear()
+        self._seen = self._due = len(self.server.changes)
+        for ref, state in self.server.pods():
+            self.view[ref.name] = ref, state
+            if "node" not in state[2]:
+                self.waiting.append(ref)
+
+    def _watch(self, now: int) -> None:
+        """What has changed up to the cycle before."""
+        changes, core = self.server.changes, self.shell.core
+        for ref, state in changes[self._seen : self._due]:
+            if ref.kind == "Node":
+                core.forget(ref, "the node is gone", now)
+                continue
+            if state is None:
+                core.forget(ref, "deleted", now)
+                self._end(ref, now)
+                known = self.view.get(ref.name)
+                if known is not None and known[0].uid == ref.uid:
+                    del self.view[ref.name]
+                continue
+            core.observe(ref, state[1], False, False, now)
+            before = self.view.get(ref.name)
+            self.view[ref.name] = ref, state
+            if before is None or before[0].uid != ref.uid:
+                self.waiting.append(ref)
+        self._seen, self._due = self._due, len(changes)
+        self.shell.after(now)
+
+    def _end(self, ref: ObjectRef, now: int) -> None:
+        """A Pod is gone, and with it what was decided about it."""
+        if self._assumed.get(ref.name) == ref.uid:
+            del self._assumed[ref.name]
+        found = self._contexts.get(ref.name)
+        if found is not None and found[0].ref.uid == ref.uid:
+            del self._contexts[ref.name]
+            found[1].ended = now
+
+    def _hear(self, now: int) -> None:
+        """What became of its calls: who is not bound is placed again."""
+        told, self.shell.told = self.shell.told, []
+        for record in told:
+            context = record.context
+            if record.call.call_type != "pod_binding" or context is None:
+                continue
+            ref = record.call.target
+            if record.how != "succeeded" and self._assumed.get(ref.name) == ref.uid:
+                del self._assumed[ref.name]
+                self.waiting.append(ref)
+
+    # -- deciding -----------------------------------------------------------------------------------------------------
+
+    def _place(self, now: int) -> None:
+        for _ in range(min(len(self.waiting), 16)):
+            ref = self.waiting.popleft()
+            known = self.view.get(ref.name)
+            if known is None or known[0].uid != ref.uid or "node" in known[1][2] or ref.name in self._assumed:
+                continue
+            if not self._decide(ref, known[1], now):
+                self.waiting.append(ref)
+                break
+
+    def _decide(self, ref: ObjectRef, state: State, now: int) -> bool:
+        """One scheduling cycle of a Pod. False if there was no room for it."""
+        scenario, random = self.scenario, self.random.random
+        claimed = random() < scenario.claims
+        found = self._begin(ref, state, ("claim",) if claimed else (), now)
+        if found is None:
+            return True
+        context, record = found
+        fields: dict[str, Any] = {"target": ref, "context": context, "scope": SCOPE}
+        if (priority := PRIORITIES[int(random() * len(PRIORITIES))]) != 0:
+            fields["priority"] = priority
+        if random() < scenario.hurried:
+            fields["timeout"] = 0.2 + 3.0 * random()
+        if random() < scenario.version_fence:
+            fields["version"] = str(state[1])
+        if random() < scenario.unschedulable:
+            self._refuse(ref, fields, record, now)
+            return True
+        if claimed:
+            claim = ObjectRef("v1", "PersistentVolumeClaim", "ns", f"claim-{ref.uid}")
+            make = Make(f"claim of {ref.uid}", target=claim, context=context, prerequisite="claim", scope=SCOPE)
+            if self.shell.submit(make, now, record) is None:
+                return False
+        node = f"node-{int(random() * scenario.nodes)}"
+        bind = Bind(node, depends_on=(ObjectRef("v1", "Node", None, node),), **fields)
+        done = self.shell.submit(bind, now, record)
+        if done is None:
+            return False
+        self._assumed[ref.name] = ref.uid or ""
+        if random() < scenario.reads:
+            for _ in range(2):
+                self.shell.submit(Get(target=ref, scope=SCOPE, ordered=random() < 0.5), now)
+        return True
+
+    def _begin(
+        self, ref: ObjectRef, state: State, requires: tuple[str, ...], now: int
+    ) -> tuple[SchedulingContext, ContextRecord] | None:
+        """A context for one Pod, below the lease's; its older one ends. None if the Pod, or the lease, is gone."""
+        core = self.shell.core
+        parent, above = self._lease if self._lease is not None else (None, None)
+        try:
+            context = core.begin(NOBODY, ref, state[1], parent, None, requires, now)
+        except RefusedError:
+            self.shell.after(now)
+            return None
+        older = self._contexts.get(ref.name)
+        if older is not None:
+            older[1].ended = now
+        record = ContextRecord(context.epoch, now, parent=above)
+        self._contexts[ref.name] = context, record
+        return context, record
+
+    def _refuse(self, ref: ObjectRef, fields: dict[str, Any], record: ContextRecord, now: int) -> None:
+        """It fits nowhere: say so, twice with other words, maybe evict somebody for it, and try again later."""
+        random = self.random.random
+        self._noted += 2
+        conditions: dict[str, Any] = {"PodScheduled": self._noted}
+        if random() < self.scenario.preemptions * 5 and self.view:
+            names = list(self.view)
+            victim, state = self.view[names[int(random() * len(names))]]
+            if "node" in state[2]:
+                self.shell.submit(Evict(target=victim, scope=SCOPE, sheddable=random() < 0.3), now)
+                conditions["nominated"] = self._noted
+        self.shell.submit(Status(conditions, **fields), now, record)
+        if random() < 0.5:
+            self.shell.submit(Status({"Explained": self._noted + 1}, **fields), now, record)
+        self.waiting.append(ref)
+
+    def _note(self, now: int) -> None:
+        random, submit, notes = self.random.random, self.shell.submit, self._notes
+        for _ in range(int(self.scenario.notes * 2 * random())):
+            draw = random()
+            self._noted += 1
+            call: SimulatedCall = Note(
+                self._noted,
+                target=notes[int(draw * NAMES)],
+                flow=FLOWS[self._noted & 7],
+                priority=0 if draw < 0.8 else PRIORITIES[self._noted % len(PRIORITIES)],
+            )
+            record = submit(call, now)
+            if record is None:
+                return
+            self._recent.append(record)
+
+    def _second_thoughts(self, now: int) -> None:
+        """Now and then a call is taken back."""
+        if self._recent and self.random.random() < self.scenario.cancels * 10:
+            self.shell.cancel(self._recent[int(self.random.random() * len(self._recent))], now)

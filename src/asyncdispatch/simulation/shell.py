@@ -1,0 +1,376 @@
+"""What a dispatcher does around its core, without an event loop: sends what may start, and reports how it ended.
+
+It decides nothing. As `asyncdispatch.dispatcher` and its workers do, it tells the core the time, sends what the core
+hands out, classifies errors by the library's own table, asks the library's own `Delays` how long to wait, and passes on
+what the core has settled. Workers are not modelled: an attempt is a request and the time at which it is cut off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from heapq import heappush
+from random import Random
+from typing import Any
+
+from asyncdispatch._core.invariants import check_invariants
+from asyncdispatch._core.parking import Failure, Signal
+from asyncdispatch._core.short import DispatchCore
+from asyncdispatch._core.states import NEVER, PLACE_SHIFT, SECOND, SUCCEEDED, Entry
+from asyncdispatch._delays import Delays
+from asyncdispatch.calls import Again, APICall, Attempt, Refused, Unknown, Verdict, VerdictKind
+from asyncdispatch.errors import DispatchError
+from asyncdispatch.outcomes import Overwritten, Skipped
+from asyncdispatch.simulation.calls import Get, SimulatedCall
+from asyncdispatch.simulation.history import CallRecord, ContextRecord, History, RequestRecord, State
+from asyncdispatch.simulation.scenario import Scenario
+from asyncdispatch.simulation.server import TIMED_OUT, Clock, Problem, Server
+from asyncdispatch.verdicts import classify, signal_of, signature_of
+
+__all__ = ["Shell"]
+
+STOPS_WITHIN = SECOND // 1_000
+IGNORES_FOR = 4 * SECOND
+"""A stubborn attempt goes on for so long after it was asked to stop."""
+
+Known = tuple[Verdict, Signal, Any]
+
+
+class Shell:
+    """One dispatcher of one process. `alive` is False once its process has crashed."""
+
+    def __init__(
+        self,
+        number: int,
+        clock: Clock,
+        server: Server,
+        scenario: Scenario,
+        history: History,
+        random: Random,
+        core: type[DispatchCore] = DispatchCore,
+    ) -> None:
+        config = scenario.config
+        self.number = number
+        self.clock = clock
+        self.server = server
+        self.scenario = scenario
+        self.history = history
+        self.random = random
+        self.core = core(config)
+        self._seats = self.core.seats
+        self._calls = history.calls
+        self._requests = history.requests
+        self._take = server.take
+        self._land = server.land
+        self.alive = True
+        self.paused_until = 0
+        self.told: list[CallRecord] = []
+        """Outcomes that its scheduler has not looked at yet; of calls that it `watches`."""
+        self._attempt_timeout = round(config.attempt_timeout * SECOND)
+        self._reconcile_timeout = round(config.retry.reconcile_timeout * SECOND)
+        self._armed = NEVER
+        self._delays = Delays(replace(config.retry, wait=self._jitter), random)
+        self._known: dict[tuple[str, type[APICall[Any]]], Known] = {}
+        self._steps = 0
+        self._check_at = scenario.check_every or NEVER
+
+    def _jitter(self, state: Any) -> float:
+        """Full jitter, as the default strategy: that one draws from a generator that all share."""
+        most = min(30.0, 0.1 * 2.0 ** min(state.attempt_number - 1, 16))
+        return max(0.05, self.random.random() * float(most))
+
+    @property
+    def busy(self) -> bool:
+        """Some call has no outcome yet, or is in flight."""
+        core = self.core
+        return bool(core.admission.depth or core.admission.joined or core.seats.taken)
+
+    # -- submitting ---------------------------------------------------------------------------------------------------
+
+    def submit(self, call: SimulatedCall, now: int, context: ContextRecord | None = None) -> CallRecord | None:
+        """None if it was refused."""
+        core = self.core
+        try:
+            entry = core.submit(call, now)
+        except DispatchError as error:
+            self.history.refused[type(error).__name__] += 1
+            self.after(now)
+            return None
+        record = CallRecord(self.number, entry.ticket, call, now, entry.deadline)
+        entry.waiter = record
+        record.entry = entry
+        if context is not None:
+            record.context = context
+        if entry.more is not None and (lead := entry.lead) is not entry:
+            record.lead = lead.waiter
+        self._calls.append(record)
+        seats = self._seats
+        if core.settled or core.stops or seats.taken < seats.limit or core.deadlines.due < self._armed:
+            self.after(now)
+        return record
+
+    def cancel(self, record: CallRecord, now: int) -> None:
+        """Its caller takes it back."""
+        self.core.cancel(record.entry, "no longer wanted", now)
+        self.after(now)
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    def _send(self, entry: Entry, now: int) -> None:
+        more, record = entry.more, entry.waiter
+        call: Any
+        if more is None:
+            call, limit = entry.call, entry.deadline
+        elif more.reconciling:
+            self._look(entry, now)
+            return
+        else:
+            call, limit = self.core.executable(entry), self.core.limit(entry)
+        cut_off = now + self._attempt_timeout
+        request = RequestRecord(call, record, now, cut_off if cut_off < limit else limit, entry)
+        record.requests.append(request)
+        record.open = request
+        self._requests.append(request)
+        self._take(request, self, now)
+
+    def _look(self, entry: Entry, now: int) -> None:
+        """Ask by one fresh read what became of the last request; who can't tell by reading says so at once."""
+        record, call = entry.waiter, self.core.executable(entry)
+        if "reconcile" not in call.hooks:
+            self._answer_look(entry, call, Unknown(), now)
+            return
+        ref = replace(call.target, uid=None) if call.target.uid is not None else call.target
+        cut_off = min(now + self._reconcile_timeout, self.core.limit(entry))
+        request = RequestRecord(Get(target=ref), record, now, cut_off, entry)
+        request.look = True
+        record.requests.append(request)
+        record.open = request
+        self._requests.append(request)
+        self._take(request, self, now)
+
+    # -- how requests end ---------------------------------------------------------------------------------------------
+
+    def served(self, request: RequestRecord, now: int) -> None:
+        """It is carried out, and answered in the same moment."""
+        answer = self._land(request, now)
+        if not request.open or not self.alive or now < self.paused_until or answer.__class__ is Problem or request.look:
+            self.answered((request, answer), now)
+        else:
+            self._succeeded(request, answer, now)
+
+    def answered(self, what: tuple[RequestRecord, Any], now: int) -> None:
+        """An answer comes in, maybe for nobody."""
+        request, answer = what
+        if not request.open or not self.alive:
+            return
+        if now < self.paused_until:
+            self.clock.at(self.paused_until, self.answered, what)
+        elif request.look:
+            self._found(request, answer, now)
+        elif answer.__class__ is Problem:
+            self._failed(request, answer, now)
+        else:
+            self._succeeded(request, answer, now)
+
+    def _succeeded(self, request: RequestRecord, value: Any, now: int) -> None:
+        request.open = False
+        request.ended = now
+        request.error = ""
+        core, entry = self.core, request.entry
+        follower = core.turn(entry, value, now)
+        if core.quick:
+            record: CallRecord = entry.waiter
+            record.told = now
+            record.tellings += 1
+            record.how = "succeeded"
+            record.value = value
+            if follower is not None:
+                self._send(follower, now)
+            seats = self._seats
+            if seats.taken >= seats.limit and not core.stops:
+                return  # one for one: nothing else can have changed
+        elif follower is not None:
+            self._send(follower, now)
+        self.after(now)
+
+    def _failed(self, request: RequestRecord, problem: Problem, now: int) -> None:
+        """The attempt has raised: classify, and report."""
+        request.open = False
+        request.ended = now
+        request.error = problem.name
+        entry, core = request.entry, self.core
+        failure = self._failure(entry, request.call, problem, now)
+        if problem is TIMED_OUT and now < request.sent + self._attempt_timeout:
+            failure = replace(failure, signal=Signal.SILENT)
+        if request.look:
+            core.reconcile_failed(entry, failure, now)
+        elif core.fail(entry, failure, now):
+            self._look(entry, now)
+        self.after(now)
+
+    def _found(self, request: RequestRecord, answer: Any, now: int) -> None:
+        """A look has its answer: what the object says."""
+        if answer.__class__ is Problem and answer.name != "not found":
+            self._failed(request, answer, now)
+            return
+        request.open = False
+        request.ended = now
+        request.error = ""
+        entry = request.entry
+        call: Any = self.core.executable(entry)
+        state: State | None = None
+        if answer.__class__ is not Problem:
+            meta = answer["metadata"]
+            state = (meta["uid"], int(meta["resourceVersion"]), answer["content"])
+        self._answer_look(entry, call, call.settled_by(state, entry.more.doubt), now)
+        self.after(now)
+
+    def _answer_look(self, entry: Entry, call: APICall[Any], answer: Any, now: int) -> None:
+        refusal, delay = Verdict(VerdictKind.PERMANENT), 0
+        if isinstance(answer, Refused):
+            gone = getattr(answer.error, "gone", False)
+            refusal = Verdict(VerdictKind.GONE if gone else VerdictKind.PERMANENT)
+        elif isinstance(answer, (Again, Unknown)):
+            error = entry.more.error if entry.more is not None else None
+            problem = Problem(type(error).__name__, error if isinstance(error, Exception) else RuntimeError("unknown"))
+            delay = self._failure(entry, call, problem, now, remember=False).delay
+        self.core.reconciled(entry, answer, refusal, delay, now)
+
+    def _failure(
+        self, entry: Entry, call: APICall[Any], problem: Problem, now: int, *, remember: bool = True
+    ) -> Failure:
+        """A problem as the core is told of it: the verdict of the library's own table, the delay of its strategies."""
+        known = self._known.get((problem.name, type(call))) if remember else None
+        if known is None:
+            attempt = Attempt(float, call, 0, 1, 0.0, None)
+            attempt.sent = problem.sent
+            verdict = classify(call, attempt, problem.error, self.scenario.config.retry)
+            if verdict.maybe_applied and not problem.sent:
+                verdict = replace(verdict, maybe_applied=False)
+            known = verdict, signal_of(verdict, problem.error), signature_of(verdict, problem.error)
+            if remember:
+                self._known[problem.name, type(call)] = known
+        verdict, signal, signature = known
+        failures = 1 if entry.more is None else entry.more.failures + 1
+        accepted = (entry.accepted >> PLACE_SHIFT) / SECOND
+        delay, exhausted = self._delays.next(call.retry, verdict, problem.error, failures, accepted, now / SECOND)
+        return Failure(problem.error, verdict, round(delay * SECOND), exhausted, signal, signature)
+
+    # -- time-outs and stops ------------------------------------------------------------------------------------------
+
+    def cut_off(self, request: RequestRecord, now: int) -> None:
+        """The attempt's time is over, unless a later joiner has moved that (law L5)."""
+        if not request.open or request.stopping or not self.alive:
+            return
+        if now < self.paused_until:
+            self.clock.at(self.paused_until, self.cut_off, request)
+            return
+        timeout = self._reconcile_timeout if request.look else self._attempt_timeout
+        cut_off = min(request.sent + timeout, self.core.limit(request.entry))
+        if cut_off > now:
+            request.cut_off = cut_off
+            self.clock.at(cut_off, self.cut_off, request)
+            return
+        self.server.abandon(request, now)
+        self._failed(request, TIMED_OUT, now)
+
+    def _stop(self, entry: Entry, now: int) -> None:
+        """The core asks an attempt to end. Some do not listen."""
+        request: RequestRecord | None = entry.waiter.open
+        if request is None or not request.open or request.stopping:
+            return
+        request.stopping = True
+        stubborn = self.random.random() < self.scenario.stubborn
+        self.clock.at(now + (IGNORES_FOR if stubborn else STOPS_WITHIN), self._stopped, request)
+
+    def _stopped(self, request: RequestRecord, now: int) -> None:
+        if not request.open or not self.alive:
+            return
+        if now < self.paused_until:
+            self.clock.at(self.paused_until, self._stopped, request)
+            return
+        request.open = False
+        request.ended = now
+        request.error = "stopped"
+        self.server.abandon(request, now)
+        if self.core.stopped(request.entry, True, now):
+            self._look(request.entry, now)
+        self.after(now)
+
+    # -- after each step ----------------------------------------------------------------------------------------------
+
+    def after(self, now: int) -> None:
+        """Pass on what the core has settled, send what may start, and look again in time."""
+        core = self.core
+        seats, ordering = core.seats, core.ordering
+        while True:
+            if core.settled or core.stops:
+                self._empty(now)
+            if not ordering.ready or seats.taken >= seats.limit:
+                break
+            entry = core.next(now)
+            if entry is None:
+                if core.settled or core.stops:
+                    continue
+                break
+            self._send(entry, now)
+        due = core.timers.due
+        if core.deadlines.due < due:
+            due = core.deadlines.due
+        if core.rate is not None:
+            due = core.wake_at(now)
+        if due < self._armed:
+            self._armed = due = due if due > now else now
+            heappush(self.clock.heap, (due, self.clock.number(), self._woken, due))
+        self._steps += 1
+        if self._steps >= self._check_at:
+            self._check_at += self.scenario.check_every
+            self.check(now)
+
+    def check(self, now: int) -> None:
+        """Look at all invariants of the core. Raises `InvariantError`."""
+        self.core.tick(now)
+        self._empty(now)
+        check_invariants(self.core, now)
+
+    def _woken(self, due: int, now: int) -> None:
+        if due != self._armed or not self.alive:
+            return
+        if now < self.paused_until:
+            self._armed = self.paused_until
+            self.clock.at(self.paused_until, self._woken, self.paused_until)
+            return
+        self._armed = NEVER
+        self.core.tick(now)
+        self.after(now)
+
+    def _empty(self, now: int) -> None:
+        core = self.core
+        if core.settled:
+            for handle in core.settled:
+                self._tell(handle, now)
+            core.settled.clear()
+        if core.stops:
+            for entry in core.stops:
+                self._stop(entry, now)
+            core.stops.clear()
+        if core.objects.wanted:
+            core.objects.wanted.clear()
+
+    def _tell(self, handle: Entry, now: int) -> None:
+        """A caller gets its outcome."""
+        record: CallRecord = handle.waiter
+        record.told = now
+        record.tellings += 1
+        state = handle.state
+        record.how = state.value
+        if state is SUCCEEDED:
+            record.value = handle.value
+        else:
+            outcome = handle.settled
+            if outcome is not None:
+                record.ambiguous = outcome.ambiguous
+                record.late = outcome.late_success is not None
+                if isinstance(outcome, (Overwritten, Skipped)):
+                    record.by = outcome.by
+        if record.context is not None:
+            self.told.append(record)
