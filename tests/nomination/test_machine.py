@@ -184,6 +184,18 @@ def test_an_old_view_brings_nothing_back() -> None:
     assert world.machine.lives == {}
 
 
+def test_what_changes_on_a_node_sets_no_timers() -> None:
+    """However much happens around a hint, it has one time to wake up for."""
+    world = small(pods=2)
+    stands(world)
+    for _ in range(3):
+        victim(world, "other", preempted=False)
+        world.server.remove("Pod", "other", world.now)
+        world.serve()
+    assert world.server.pods.keys() == {"p0", "p1"}
+    assert len(world.machine._timers) <= 1
+
+
 def test_adopted_and_back() -> None:
     """N5, N15: victims for our Pod stop the TTL and our hands; when they have gone it goes on where it stood."""
     world = small()

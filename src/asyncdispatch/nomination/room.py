@@ -129,11 +129,10 @@ class Room:
 
         Those that another Pod's own nomination to this node explains are no evidence.
         """
+        victims = [victim for victim in self.victims(life.node) if victim.priority < life.priority]
+        if not victims:
+            return victims  # as nearly always: this is asked for each hint on a node whenever a Pod there changes
         own = {other.uid for other in self.hints.get(life.node, {}).values()}
         rivals = [p.priority for p in self._nominated.get(life.node, {}).values() if p.uid not in own]
         rival = max(rivals, default=None)
-        return [
-            victim
-            for victim in self.victims(life.node)
-            if victim.priority < life.priority and (rival is None or rival <= victim.priority)
-        ]
+        return [victim for victim in victims if rival is None or rival <= victim.priority]

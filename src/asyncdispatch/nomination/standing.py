@@ -65,10 +65,12 @@ class Standing(Book):
             if now < life.adoption_deadline:
                 life.move(S.ADOPTED)
                 life.slept_since = now
+                self._arm(life)
                 self._note(life, "NominationAdopted", "the scheduler makes room for it there")
         if life.phase is S.ADOPTED and not evidence:
             self._wake(life, now)
             life.move(S.NOMINATED)
+            self._arm(life)
             if life.release is not None:
                 self._move_to_releasing(life)
         if evidence and life.adoption_deadline is not None and now >= life.adoption_deadline:
@@ -78,7 +80,6 @@ class Standing(Book):
             lost = ground_lost(life, self.room.nodes.get(life.node))
             if lost is not None:
                 self._release(life, S.STALE, lost, now)
-        self._arm(life)
 
     def _review_nodes(self, pod: PodView, before: PodView, now: float) -> None:
         """A Pod has changed: look at the nodes that it is on, or nominated to, or was."""
