@@ -1,7 +1,10 @@
 """A planner beside the scheduler: best fit for gated and for unschedulable Pods, as hints that the scheduler may take.
 
+It has two accounts. The nominator's may write hints, and no Pod's spec. The gates are lifted by another, the gate's
+owner's, which may read and patch the Pods that it gates.
+
 In a small world of its own, with a small scheduler in it; or on your cluster until it is interrupted:
-python examples/nominator.py [--kubeconfig PATH] [--context NAME]
+python examples/nominator.py [--kubeconfig PATH] [--context NAME] [--gate-kubeconfig PATH] [--gate-context NAME]
 """
 
 import argparse
@@ -16,7 +19,7 @@ from asyncdispatch.nomination import Decision, NominationPolicy, Nominator
 from asyncdispatch.nomination.views import amounts, requests_of
 from asyncdispatch.testing import EmbeddedAPIServer
 
-GATE = "example.com/planned"  # ours to lift: the right to patch Pods is this planner's, never the nominator's
+GATE = "example.com/planned"  # lifted by the second account: the first has no right to
 VERSION = "best-fit-1"
 log = logging.getLogger("planner")
 
@@ -24,8 +27,9 @@ log = logging.getLogger("planner")
 class Planner:
     """Goes through the Pods that wait, and nominates for each the node on which the least would be left."""
 
-    def __init__(self, cluster, dispatcher):
+    def __init__(self, cluster, gates, dispatcher):
         self.cluster, self.dispatcher = cluster, dispatcher
+        self.gates = gates  # the same cluster, as whoever may lift them
         self.tried = {}  # by uid, the state of the world in which it was tried last
 
     async def run(self):
@@ -83,7 +87,7 @@ class Planner:
         name = pod["metadata"]["name"]
         try:
             if gated and await handle.written() and await self.nominator.confirm(handle.decision_id):
-                await self.dispatcher.run(self.cluster.patch(pod, without_our_gate))
+                await self.dispatcher.run(self.gates.patch(pod, without_our_gate))
         except DispatchError as error:
             log.warning("%s stays gated: %s", name, error)
         outcome = await handle.outcome()
@@ -170,30 +174,38 @@ async def small_world(server):
     return sum(place is None for place in left.values())
 
 
-async def plan(cluster, stop):
+async def plan(cluster, gates, stop):
     async with Dispatcher() as dispatcher, asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(Planner(cluster, dispatcher).run())
+        task = tasks.create_task(Planner(cluster, gates, dispatcher).run())
         await stop.wait()
         task.cancel()
 
 
-async def main(kubeconfig, context):
+async def main(kubeconfig=None, context=None, gate_kubeconfig=None, gate_context=None):
     """Returns how many Pods of the small world were left without a node."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     if kubeconfig or context:
-        async with Cluster.connect(kubeconfig, context) as cluster:
-            await plan(cluster, stop)
+        async with (
+            Cluster.connect(kubeconfig, context) as cluster,
+            Cluster.connect(gate_kubeconfig or kubeconfig, gate_context) as gates,
+        ):
+            await plan(cluster, gates, stop)
         return 0
     async with (
         EmbeddedAPIServer(latency=0.01) as server,
-        server.api_client() as api_client,
+        server.api_client("a") as api_client,
+        server.api_client("b") as gate_client,
         asyncio.TaskGroup() as tasks,
     ):
-        tasks.create_task(plan(Cluster(api_client), stop))
+        server.tokens = {"a": "nominator", "b": "gate-owner"}
+        tasks.create_task(plan(Cluster(api_client), Cluster(gate_client), stop))
         left = await small_world(server)
         stop.set()
+        written = {(r.user, r.kind, r.subresource) for r in server.audit if r.method != "GET" and r.kind != "Event"}
+    for user, kind, subresource in sorted(written):
+        print(f"{user} wrote {kind}{subresource and '/'}{subresource}")
     return left
 
 
@@ -201,6 +213,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kubeconfig")
     parser.add_argument("--context")
+    parser.add_argument("--gate-kubeconfig", help="of the account that may lift the gate")
+    parser.add_argument("--gate-context")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("asyncdispatch").setLevel(logging.WARNING)
     raise SystemExit(asyncio.run(main(**vars(parser.parse_args()))) > 0)
