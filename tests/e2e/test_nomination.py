@@ -1,83 +1,34 @@
 """Nomination on a real API server with the real scheduler, with no rights but those of the shipped manifests."""
 
 import asyncio
-import sys
 import time
-from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 import pytest_asyncio
 
-from asyncdispatch import Dispatcher
-from asyncdispatch.kubernetes import Cluster
-from asyncdispatch.nomination import NominationPolicy, NominationState, Nominator, manifests
+from asyncdispatch.nomination import NominationState
 from asyncdispatch.nomination.decisions import PREFIX
-from asyncdispatch.testing import ControlPlane
-from asyncdispatch.testing.controlplane import Role
+from benchmarks.plane import in_parallel
+from tests.e2e.nominating import (
+    MERGE,
+    is_bound,
+    is_unschedulable,
+    nominating,
+    nomination_plane,
+    patch,
+    place,
+    ungate,
+)
 from tests.nomination.support import decide
 
 S = NominationState
-NAMESPACE, NAME = "nomination", "asyncdispatch-nominator"
-ACCOUNT = Role(f"system:serviceaccount:{NAMESPACE}:{NAME}", ("system:serviceaccounts", "system:authenticated"))
-MERGE = "application/merge-patch+json"
-COLLECTIONS = {
-    "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
-    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
-    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-    "Role": f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles",
-    "RoleBinding": f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/rolebindings",
-    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
-    "Deployment": f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments",
-}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def own() -> Any:
-    """A control plane with a scheduler, and the manifests applied."""
-    async with ControlPlane(scheduler=True, roles={"nominator": ACCOUNT}) as plane:
-        await plane.add_namespace(NAMESPACE)
-        for manifest in manifests(namespace=NAMESPACE, name=NAME):
-            await plane.ask("POST", COLLECTIONS[manifest["kind"]], manifest)
-        await plane.add_namespace("ns")
-        for name in ("n1", "n2"):
-            await plane.add_node(name, cpu="4")
-        await enforced(plane)
+    async with nomination_plane() as plane:
         yield plane
-
-
-async def enforced(plane: Any) -> None:
-    """Wait until the policy is: it takes the API server a moment to see it."""
-    await plane.add_pod("canary", "ns", gates=("g",))
-    deadline = time.monotonic() + 20
-    while (await patch(plane, "canary", {"status": {"message": str(time.monotonic())}})).status != 422:
-        assert time.monotonic() < deadline, "the policy is not enforced"
-    await plane.end_pod("canary", "ns")
-
-
-async def patch(plane: Any, name: str, body: Any, *, sub: str = "/status", role: str = "nominator") -> Any:
-    path = f"/api/v1/namespaces/ns/pods/{name}{sub}"
-    return await plane.request("PATCH", path, body, role=role, content_type=MERGE)
-
-
-@asynccontextmanager
-async def nominating(plane: Any, precheck: Any = None, **policy: Any) -> Any:
-    client = plane.api_client("nominator")
-    async with (
-        Dispatcher() as dispatcher,
-        Nominator(dispatcher, Cluster(client), NominationPolicy(**policy), precheck) as nominator,
-    ):
-        yield nominator
-    await client.close()
-
-
-def place(name: str) -> str:
-    return f"/api/v1/namespaces/ns/pods/{name}"
-
-
-async def ungate(plane: Any, name: str) -> None:
-    steps = [{"op": "remove", "path": "/spec/schedulingGates"}]
-    await plane.ask("PATCH", place(name), steps, content_type="application/json-patch+json")
 
 
 async def test_a_gated_pod_is_nominated_and_let_go(own):
@@ -143,6 +94,56 @@ async def test_the_same_value_by_another_is_told_from_ours(own):
     await own.end_pod("same", "ns")
 
 
+async def test_a_hint_on_a_full_node_is_not_written(own):
+    """The guards see what is taken; of what another has nominated there as well."""
+    await own.add_node("full", cpu="2", labels={"for": "full"})
+    await own.add_pod("takes-all", "ns", requests={"cpu": "2"}, nodeName="full")
+    waits = await own.add_pod("waits", "ns", gates=("quota",), requests={"cpu": "100m"})
+    async with nominating(own) as nominator:
+        outcome = await (await nominator.nominate(decide(waits, "full"))).outcome()
+        assert (outcome.state, outcome.reason) == (S.REJECTED, "full has not enough cpu free")
+    found = await own.pod("waits", "ns")
+    assert "nominatedNodeName" not in found["status"]
+    assert "annotations" not in found["metadata"]
+    for name in ("takes-all", "waits"):
+        await own.end_pod(name, "ns")
+
+
+@pytest.mark.parametrize("node", ["crammed", "nowhere"])
+async def test_a_hint_that_is_wrong_costs_nothing(own, node):
+    """Past all guards, on a full node or one that is not there: the scheduler looks at all nodes, and binds."""
+    if node == "crammed":
+        await own.add_node("crammed", cpu="2")
+        await own.add_pod("takes-it", "ns", requests={"cpu": "2"}, nodeName="crammed")
+    await own.add_pod("misled", "ns", gates=("quota",), requests={"cpu": "100m"})
+    assert (await patch(own, "misled", {"status": {"nominatedNodeName": node}})).status == 200
+    await ungate(own, "misled")
+    bound = await own.until(place("misled"), is_bound)
+    assert bound["spec"]["nodeName"] not in ("crammed", "nowhere")
+    await own.end_pod("misled", "ns")
+    if node == "crammed":
+        await own.end_pod("takes-it", "ns")
+
+
+async def test_a_hint_keeps_the_place_of_a_gated_pod(own):
+    """The scheduler counts it as taken for Pods of equal or lower priority, before the gate is lifted."""
+    await own.add_node("kept", cpu="2", labels={"for": "kept"})
+    fields: dict[str, Any] = {"requests": {"cpu": "1500m"}, "nodeSelector": {"for": "kept"}}
+    made = await own.add_pod("job", "ns", gates=("quota",), priorityClassName="high", **fields)
+    async with nominating(own) as nominator:
+        handle = await nominator.nominate(decide(made, "kept"))
+        assert await handle.written(), handle.settled
+        await own.add_pod("lower", "ns", **fields)
+        await own.add_pod("equal", "ns", priorityClassName="high", **fields)
+        for name in ("lower", "equal"):
+            await own.until(place(name), is_unschedulable)
+        assert await nominator.confirm(handle.decision_id)
+        await ungate(own, "job")
+        assert (await asyncio.wait_for(handle.outcome(), 20)).state is S.HIT
+    for name in ("job", "lower", "equal"):
+        await own.end_pod(name, "ns")
+
+
 async def test_every_other_write_is_refused(own):
     """RBAC and the policy: with the nominator's own account nothing else can be done."""
     await own.add_pod("p", "ns", gates=("quota",), labels={"a": "b"})
@@ -190,34 +191,25 @@ async def test_rollback_while_the_scheduler_works(own):
     names = [f"r{index}" for index in range(count)]
     for name in ("many-1", "many-2"):
         await own.add_node(name, cpu="8", pods=400, labels={"for": "many"})
-    made = [
-        await own.add_pod(name, "ns", gates=("quota",), requests={"cpu": "10m"}, nodeSelector={"for": "many"})
-        for name in names
-    ]
+    fields: dict[str, Any] = {"gates": ("quota",), "requests": {"cpu": "10m"}, "nodeSelector": {"for": "many"}}
+    made = await in_parallel(own.add_pod(name, "ns", **fields) for name in names)
     async with nominating(own, writes_per_second=rate, burst=20) as nominator:
         nominating_all = [decide(pod, f"many-{1 + index % 2}", ttl=120) for index, pod in enumerate(made)]
         handles = [await nominator.nominate(decision) for decision in nominating_all]
         assert all([await handle.written() for handle in handles]), [handle.settled for handle in handles]
-        freeing = asyncio.create_task(ungate_all(own, names))
+        freeing = asyncio.create_task(in_parallel(ungate(own, name) for name in names))
         begun = time.monotonic()
         outcomes = await nominator.rollback("a drill")
         assert time.monotonic() - begun < 2 * count / rate + 10
         assert len(outcomes) == count
         assert {outcome.state for outcome in outcomes} <= {S.ROLLED_BACK, S.HIT, S.FALLBACK}
         await freeing
-    for name in names:
-        await own.until(place(name), lambda pod: bool(pod["spec"].get("nodeName")))
-        await own.end_pod(name, "ns")
-
-
-async def ungate_all(plane: Any, names: list[str]) -> None:
-    for name in names:
-        await ungate(plane, name)
+    await in_parallel(own.until(place(name), is_bound, timeout=60) for name in names)
+    await in_parallel(own.end_pod(name, "ns") for name in names)
 
 
 async def test_drill_1_the_node_loses_its_room(own):
     """A Pod of higher priority takes the room: the hint goes, and its Pod is bound elsewhere, never stuck."""
-    await own.ask("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": "high"}, "value": 1000})
     await own.add_node("drill-1", cpu="4", labels={"drill": "1"})
     low = await own.add_pod("low", "ns", gates=("quota",), requests={"cpu": "3"}, nodeSelector={"drill": "1"})
     async with nominating(own) as nominator:
@@ -256,7 +248,6 @@ async def test_drill_2_two_writers(own):
 
 async def test_drill_3_a_victim_with_a_long_grace_period(own):
     """Its node is not taken for free while it terminates; the one it was preempted for is bound when it has gone."""
-    await own.ask("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": "higher"}, "value": 2000})
     await own.add_node("drill-3", cpu="4", labels={"drill": "3"})
     fields: dict[str, Any] = {"requests": {"cpu": "3"}, "nodeSelector": {"drill": "3"}}
     await own.add_pod("victim", "ns", terminationGracePeriodSeconds=600, **fields)
@@ -278,43 +269,3 @@ async def test_drill_3_a_victim_with_a_long_grace_period(own):
         await own.until(place("taker"), lambda pod: pod["spec"].get("nodeName") == "drill-3")
     for name in ("taker", "small"):
         await own.end_pod(name, "ns")
-
-
-PROGRAM = """
-import asyncio, sys
-from asyncdispatch import Dispatcher, ObjectRef
-from asyncdispatch.kubernetes import Cluster
-from asyncdispatch.nomination import Decision, Nominator
-
-async def main(kubeconfig, uid):
-    async with Cluster.connect(kubeconfig) as cluster, Dispatcher() as dispatcher:
-        async with Nominator(dispatcher, cluster) as nominator:
-            pod = ObjectRef("v1", "Pod", "ns", "killed", uid)
-            decision = Decision(pod=pod, node="n1", algorithm_version="v", reason="r", ttl=6, decision_id="from-before")
-            await (await nominator.nominate(decision)).written()
-            print("written", flush=True)
-            await asyncio.sleep(600)
-
-asyncio.run(main(*sys.argv[1:]))
-"""
-
-
-async def test_killed_and_started_again(own):
-    """kill -9: the hint is found by its annotations, and expires as if nothing had been (N7, N8)."""
-    made = await own.add_pod("killed", "ns", gates=("quota",))
-    args = ("-c", PROGRAM, str(own.kubeconfig("nominator")), made["metadata"]["uid"])
-    process = await asyncio.create_subprocess_exec(sys.executable, *args, stdout=asyncio.subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        assert await asyncio.wait_for(process.stdout.readline(), 30) == b"written\n"
-    finally:
-        process.kill()
-        await process.wait()
-    assert (await own.pod("killed", "ns"))["status"]["nominatedNodeName"] == "n1"
-    async with nominating(own) as nominator:
-        found = nominator.handle("from-before")
-        assert found is not None
-        outcome = await asyncio.wait_for(found.outcome(), 20)
-        assert outcome.state is S.EXPIRED
-    assert "nominatedNodeName" not in (await own.pod("killed", "ns"))["status"]
-    await own.end_pod("killed", "ns")

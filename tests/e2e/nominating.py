@@ -1,0 +1,159 @@
+"""A control plane for nomination, with no rights but those of the shipped manifests; and nominators as processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from asyncdispatch import Dispatcher
+from asyncdispatch.kubernetes import Cluster
+from asyncdispatch.nomination import NominationPolicy, Nominator, manifests
+from asyncdispatch.testing import ControlPlane
+from asyncdispatch.testing.controlplane import Role
+
+NAMESPACE, NAME = "nomination", "asyncdispatch-nominator"
+ACCOUNT = Role(f"system:serviceaccount:{NAMESPACE}:{NAME}", ("system:serviceaccounts", "system:authenticated"))
+GATEKEEPER = Role("system:serviceaccount:ns:gatekeeper", ("system:serviceaccounts", "system:authenticated"))
+"""Whose the gates are: it may read and patch Pods in `ns`, and nothing else."""
+MERGE = "application/merge-patch+json"
+PROGRAM = Path(__file__).with_name("nominator.py")
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+COLLECTIONS = {
+    "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
+    "ClusterRole": f"{RBAC}/clusterroles",
+    "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
+    "Role": f"{RBAC}/namespaces/{NAMESPACE}/roles",
+    "RoleBinding": f"{RBAC}/namespaces/{NAMESPACE}/rolebindings",
+    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+    "Deployment": f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments",
+}
+
+
+@asynccontextmanager
+async def nomination_plane() -> AsyncIterator[ControlPlane]:
+    """A control plane with a scheduler, the manifests applied and in force, the nodes n1 and n2, and priorities."""
+    async with ControlPlane(scheduler=True, roles={"nominator": ACCOUNT, "gatekeeper": GATEKEEPER}) as plane:
+        await plane.add_namespace(NAMESPACE)
+        for manifest in manifests(namespace=NAMESPACE, name=NAME):
+            await plane.ask("POST", COLLECTIONS[manifest["kind"]], manifest)
+        await plane.add_namespace("ns")
+        await let_gatekeeper(plane)
+        for name in ("n1", "n2"):
+            await plane.add_node(name, cpu="4")
+        for name, value in (("high", 1000), ("higher", 2000)):
+            body = {"metadata": {"name": name}, "value": value}
+            await plane.ask("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
+        await enforced(plane)
+        yield plane
+
+
+async def let_gatekeeper(plane: ControlPlane) -> None:
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch"]}]
+    await plane.ask("POST", f"{RBAC}/namespaces/ns/roles", {"metadata": {"name": "gatekeeper"}, "rules": rules})
+    binding = {
+        "metadata": {"name": "gatekeeper"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "gatekeeper"},
+        "subjects": [{"kind": "ServiceAccount", "name": "gatekeeper", "namespace": "ns"}],
+    }
+    await plane.ask("POST", f"{RBAC}/namespaces/ns/rolebindings", binding)
+
+
+async def enforced(plane: ControlPlane) -> None:
+    """Wait until the policy is: it takes the API server a moment to see it."""
+    await plane.add_pod("canary", "ns", gates=("g",))
+    deadline = time.monotonic() + 20
+    while (await patch(plane, "canary", {"status": {"message": str(time.monotonic())}})).status != 422:
+        assert time.monotonic() < deadline, "the policy is not enforced"
+    await plane.end_pod("canary", "ns")
+
+
+async def patch(plane: ControlPlane, name: str, body: Any, *, sub: str = "/status", role: str = "nominator") -> Any:
+    return await plane.request("PATCH", place(name) + sub, body, role=role, content_type=MERGE)
+
+
+@asynccontextmanager
+async def nominating(plane: ControlPlane, precheck: Any = None, **policy: Any) -> AsyncIterator[Nominator]:
+    client = plane.api_client("nominator")
+    async with (
+        Dispatcher() as dispatcher,
+        Nominator(dispatcher, Cluster(client), NominationPolicy(**policy), precheck) as nominator,
+    ):
+        yield nominator
+    await client.close()
+
+
+def place(name: str) -> str:
+    return f"/api/v1/namespaces/ns/pods/{name}"
+
+
+def is_bound(pod: dict[str, Any]) -> bool:
+    return bool(pod["spec"].get("nodeName"))
+
+
+def is_unschedulable(pod: dict[str, Any]) -> bool:
+    return any(c.get("reason") == "Unschedulable" for c in pod["status"].get("conditions") or ())
+
+
+async def ungate(plane: ControlPlane, name: str) -> None:
+    """By the account whose gate it is, never by the nominator's."""
+    steps = [{"op": "remove", "path": "/spec/schedulingGates"}]
+    await plane.ask("PATCH", place(name), steps, role="gatekeeper", content_type="application/json-patch+json")
+
+
+class Running:
+    """A nominator in a process of its own, and what it tells: see nominator.py."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.events: list[dict[str, Any]] = []
+        self._news = asyncio.Event()
+        self._reader = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            self.events.append(json.loads(line))
+            self._news.set()
+
+    def of(self, event: str) -> list[dict[str, Any]]:
+        return [known for known in self.events if known["event"] == event]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """What it has told makes the condition true."""
+        async with asyncio.timeout(60):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+    async def told(self, event: str, count: int = 1) -> list[dict[str, Any]]:
+        """The events of that kind, once there are so many."""
+        await self.until(lambda: len(self.of(event)) >= count)
+        return self.of(event)
+
+    async def kill(self) -> None:
+        """kill -9."""
+        if self.process.returncode is None:
+            self.process.kill()
+        await self.process.wait()
+        await self._reader
+
+
+@asynccontextmanager
+async def nominator_process(plane: ControlPlane, **options: Any) -> AsyncIterator[Running]:
+    """It has started, and knows what there is."""
+    given = {"kubeconfig": plane.kubeconfig("nominator"), "namespace": NAMESPACE, **options}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    process = await asyncio.create_subprocess_exec(sys.executable, str(PROGRAM), *flags, stdout=asyncio.subprocess.PIPE)
+    running = Running(process)
+    try:
+        await running.told("started")
+        yield running
+    finally:
+        await running.kill()
