@@ -14,7 +14,7 @@ from typing import Any
 
 from asyncdispatch.simulation.checking import Violation, check
 from asyncdispatch.simulation.history import History
-from asyncdispatch.simulation.scenario import SCENARIOS, Scenario
+from asyncdispatch.simulation.scenario import FAULTS, SCENARIOS, TROUBLES, Scenario
 from asyncdispatch.simulation.world import Simulation
 
 __all__ = ["Report", "Run", "play", "play_many", "shrink", "simulate"]
@@ -53,8 +53,8 @@ class Report:
     faults: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     checks: Counter[str] = field(default_factory=Counter)
-    violations: list[tuple[str, int, Violation]] = field(default_factory=list)
-    """Scenario, seed, and what was found first."""
+    failing: list[tuple[str, int, int, Violation]] = field(default_factory=list)
+    """Runs that broke a rule: scenario, seed, calls, and what was found first."""
 
     def add(self, other: Report) -> None:
         self.runs += other.runs
@@ -64,7 +64,7 @@ class Report:
         self.faults += other.faults
         self.outcomes += other.outcomes
         self.checks += other.checks
-        self.violations += other.violations
+        self.failing += other.failing
 
 
 def simulate(scenario: Scenario, seed: int, make: Make = Simulation) -> Run:
@@ -97,7 +97,7 @@ def play(name: str, seed: int, calls: int) -> Report:
     history = run.history
     virtual = (history.ended - history.began) / 1e9
     outcomes = Counter(record.how or "crashed" for record in history.calls)
-    first = [(name, seed, run.violations[0])] if run.violations else []
+    first = [(name, seed, calls, run.violations[0])] if run.violations else []
     report = Report(1, run.calls, virtual, run.cpu, history.faults, outcomes, run.checks, first)
     del run, history
     gc.collect()
@@ -136,33 +136,24 @@ def _plan(names: Sequence[str], seed: int, each: int | None) -> Iterator[tuple[s
 
 # -- making it small --------------------------------------------------------------------------------------------------
 
-OTHER_SEEDS = 4
-_MAY_BE_NONE = (
-    *("crash_every", "pause_every", "node_loss_every"),
-    *("claims", "preemptions", "reads", "cancels", "hurried", "unschedulable"),
-)
+OTHER_SEEDS = 2
 
 
-def shrink(run: Run, make: Make = Simulation, *, tries: int = 150) -> Run:
+def shrink(run: Run, make: Make = Simulation, *, tries: int = 100) -> Run:
     """A smaller run that breaks the same rule: fewer calls, objects, replicas, faults and troubles, while that lasts.
 
     Greedy, and by running again: with other numbers the dice fall otherwise, so some other seeds are tried as well.
+    `tries` bounds how many smaller ones are tried.
     """
     rule = run.violations[0].rule
-    left = tries
-    best = run
-    progress = True
-    while progress and left > 0:
-        progress = False
-        for changes in _smaller(best):
-            smaller = _breaks(best.scenario.but(**changes), best.seed, rule, make)
-            left -= 1 + OTHER_SEEDS
-            if smaller is not None and len(smaller.history.calls) <= len(best.history.calls):
-                best, progress = smaller, True
+    for reduce in _REDUCTIONS:
+        while tries > 0 and (changes := reduce(run)) is not None:
+            tries -= 1
+            smaller = _breaks(run.scenario.but(**changes), run.seed, rule, make)
+            if smaller is None or smaller.calls > run.calls:
                 break
-            if left <= 0:
-                break
-    return best
+            run = smaller
+    return run
 
 
 def _breaks(scenario: Scenario, seed: int, rule: str, make: Make) -> Run | None:
@@ -175,23 +166,60 @@ def _breaks(scenario: Scenario, seed: int, rule: str, make: Make) -> Run | None:
     return None
 
 
-def _smaller(run: Run) -> Iterator[dict[str, Any]]:
-    """What could be less, the most promising first."""
-    scenario, at = run.scenario, run.violations[0].at
+Changes = dict[str, Any] | None
+Reduction = Callable[[Run], Changes]
+
+
+def _prefix(run: Run) -> Changes:
+    """No more calls than were accepted when it was seen."""
+    at = run.violations[0].at
     until = sum(record.accepted <= at for record in run.history.calls)
-    if 0 < until < scenario.calls:
-        yield {"calls": until}
-    for name in ("calls", "pods", "notes", "nodes", "wave"):
-        value = getattr(scenario, name)
-        if value > 1:
-            yield {name: value // 4 or 1}
-            yield {name: value // 2}
-    if scenario.replicas > 1:
-        yield {"replicas": scenario.replicas - 1}
-    for name in scenario.troubles:
-        yield {"troubles": {other: times for other, times in scenario.troubles.items() if other != name}}
-    for name in scenario.faults:
-        yield {"faults": {other: share for other, share in scenario.faults.items() if other != name}}
-    for name in _MAY_BE_NONE:
-        if getattr(scenario, name):
-            yield {name: 0.0}
+    return {"calls": until} if 0 < until < run.scenario.calls else None
+
+
+def _divide(name: str, by: int) -> Reduction:
+    def reduce(run: Run) -> Changes:
+        value = getattr(run.scenario, name)
+        return {name: max(1, value // by)} if value > 1 else None
+
+    return reduce
+
+
+def _less(name: str) -> Reduction:
+    def reduce(run: Run) -> Changes:
+        value = getattr(run.scenario, name)
+        return {name: value - 1} if value > 1 else None
+
+    return reduce
+
+
+def _nothing(name: str, nothing: Any) -> Reduction:
+    def reduce(run: Run) -> Changes:
+        return {name: nothing} if getattr(run.scenario, name) else None
+
+    return reduce
+
+
+def _without(table: str, name: str) -> Reduction:
+    def reduce(run: Run) -> Changes:
+        now = getattr(run.scenario, table)
+        return {table: {each: value for each, value in now.items() if each != name}} if name in now else None
+
+    return reduce
+
+
+_MAY_BE_NONE = (
+    *("crash_every", "pause_every", "node_loss_every"),
+    *("claims", "preemptions", "reads", "cancels", "hurried", "unschedulable"),
+)
+_REDUCTIONS: tuple[Reduction, ...] = (
+    _prefix,
+    _nothing("troubles", {}),
+    _nothing("faults", {}),
+    *(_divide(name, by) for by in (4, 2) for name in ("calls", "pods", "notes")),
+    *(_without("troubles", name) for name in TROUBLES),
+    *(_without("faults", name) for name in FAULTS),
+    *(_nothing(name, 0.0) for name in _MAY_BE_NONE),
+    *(_less("replicas"), _divide("nodes", 4), _divide("wave", 2), _prefix, _divide("calls", 2), _divide("pods", 2)),
+)
+"""What could be less, the most promising first; each is repeated while it helps."""

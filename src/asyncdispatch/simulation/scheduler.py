@@ -27,6 +27,7 @@ PRIORITIES = (0, 0, 0, 0, 0, 1, 1_000, 1_000_000, -1_000)
 FLOWS = ("default", "default", "default", "default", "default", "default", "tenant", "audit")
 NAMES = 1_009
 """Notes are about so many objects, so that they meet now and then."""
+NOTED = tuple(ObjectRef("v1", "Event", "ns", f"note-{n}") for n in range(NAMES))
 SCOPE = "cluster"
 LEASE = "scheduler"
 NOBODY: Any = None
@@ -54,7 +55,6 @@ class Scheduler:
         self._assumed: dict[str, str] = {}  # name -> uid of Pods that are being placed
         self._seen = 0
         self._due = 0
-        self._notes = [ObjectRef("v1", "Event", "ns", f"note-{n}") for n in range(NAMES)]
         self._noted = shell.number * 1_000_000_000
         self._cycle = round(scenario.cycle * SECOND)
         self._cycles = 0
@@ -283,13 +283,13 @@ class Scheduler:
         self.waiting.append(ref)
 
     def _note(self, now: int) -> None:
-        random, submit, notes = self.random.random, self.shell.submit, self._notes
+        random, submit = self.random.random, self.shell.submit
         for _ in range(int(self.scenario.notes * 2 * random())):
             draw = random()
             self._noted += 1
             call: SimulatedCall = Note(
                 self._noted,
-                target=notes[int(draw * NAMES)],
+                target=NOTED[int(draw * NAMES)],
                 flow=FLOWS[self._noted & 7],
                 priority=0 if draw < 0.8 else PRIORITIES[self._noted % len(PRIORITIES)],
             )
