@@ -388,6 +388,7 @@ class StepDriver:
             events.Began(
                 **stamp,
                 epoch=context.epoch,
+                ref=ref,
                 parent=None if parent is None else parent.epoch,
                 valid_until=None if until is None else ns(until),
                 requires=requires,

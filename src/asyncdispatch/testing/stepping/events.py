@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from asyncdispatch.calls import APICall, Verdict
+from asyncdispatch.calls import APICall, ObjectRef, Verdict
 from asyncdispatch.errors import RefusedError
 from asyncdispatch.outcomes import AnyOutcome
 
@@ -93,6 +93,7 @@ class Began(Event):
     """A context began. Times in ns; None: no limit of its own."""
 
     epoch: int
+    ref: ObjectRef
     parent: int | None
     valid_until: int | None
     requires: tuple[str, ...]
@@ -126,6 +127,14 @@ class Closed(Event):
     """Nothing is accepted any more; what is there ends by `until` (`drain`), or at once (`close`: None)."""
 
     until: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted(Event):
+    """Something that no law is about: what became of a request, what another party did. `ref`: to which object."""
+
+    ref: ObjectRef | None
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -384,6 +384,9 @@ class History:
         for handle in self.waiting.values():
             handle.deadline = min(handle.deadline, self.until)
 
+    def _on_noted(self, event: events.Noted) -> None:
+        pass
+
     def _on_looked(self, event: events.Looked) -> None:
         """Law L1: outcomes come within 0.1 s of a limit, in flight within the time given to stop."""
         self.looked = event.at
