@@ -31,7 +31,7 @@ class StandIn(APICall[Any]):
 
     answers: Answers
 
-    def merge(self, pending: Self) -> Self | None:
+    def merge(self, pending: Any) -> Self | None:
         return self if self.answers.merge(self) else None
 
     def is_noop(self) -> bool:
