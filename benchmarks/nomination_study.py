@@ -23,84 +23,29 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from random import Random
 from statistics import median
 from typing import Any
 
-from asyncdispatch import Dispatcher, DispatchError
+from asyncdispatch import Dispatcher, DispatchError, ObjectRef
 from asyncdispatch.kubernetes import Cluster, WatchEvent
 from asyncdispatch.nomination import Decision, NominationHandle, NominationPolicy, Nominator
 from asyncdispatch.nomination.scraped import FILTER_SECONDS, Page
 from asyncdispatch.testing import ControlPlane
 from benchmarks.harness import NotHere, in_turn
+from benchmarks.nomination_workload import Arrival, Size, Workload, workload
 from benchmarks.p16_scheduler import FAST
 from benchmarks.plane import control_plane, in_parallel, remove_pods
 
 PODS = "/api/v1/namespaces/default/pods"
 ARMS = ("without hints", "with hints")
-PRESSURE = 1.25
-"""What arrives asks for so many times what is free."""
-SPREAD = 4.0
-"""Seconds within which the members of a gang arrive."""
 GRACE = 1.0
 """Seconds that a victim takes to end."""
 PATIENCE = 240.0
 """Seconds for one sample."""
 LEDGER = 0.5
 """Seconds after which the planner counts anew what is free."""
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How much of it. `rate`: Pods that arrive in a second."""
-
-    nodes: int = 500
-    pods: int = 2_000
-    gang: int = 10
-    rate: float = 40.0
-    rounds: int = 2
-    seed: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """A Pod to come, `at` seconds from the start. `gang` is None for a bystander; `cpu` is in thousandths."""
-
-    at: float
-    name: str
-    cpu: int
-    gang: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """`node_cpu` is what each node has, `taken` what of each is taken from the start; in thousandths."""
-
-    node_cpu: int
-    taken: list[int]
-    arrivals: list[Arrival]
-
-
-def workload(size: Size) -> Workload:
-    """By the seed alone."""
-    random = Random(size.seed)
-    jobs = size.pods // 2
-    asked = [random.choice((250, 500, 1000)) for _ in range(size.pods)]
-    free = sum(asked) / PRESSURE / size.nodes
-    node_cpu = 1000 * round(2 * free / 1000 + 1)
-    taken = [node_cpu - round(free * random.uniform(0.5, 1.5)) for _ in range(size.nodes)]
-    lasts, gangs = size.pods / size.rate, -(-jobs // size.gang)
-    arrivals = [
-        Arrival(
-            i // size.gang * lasts / gangs + random.uniform(0, SPREAD if size.gang > 1 else lasts / gangs),
-            f"job-{i}",
-            asked[i],
-            i // size.gang,
-        )
-        for i in range(jobs)
-    ]
-    arrivals += [Arrival(random.uniform(0, lasts), f"other-{i}", asked[i], None) for i in range(jobs, size.pods)]
-    return Workload(node_cpu, taken, sorted(arrivals, key=lambda arrival: arrival.at))
+TRIES = 3
+"""Nodes that the planner tries for a Pod."""
 
 
 # -- one sample -------------------------------------------------------------------------------------------------------
@@ -111,7 +56,7 @@ class Gang:
     """Jobs that are let go together."""
 
     missing: int
-    members: list[tuple[str, NominationHandle | None]] = field(default_factory=list)
+    members: list[tuple[Any, NominationHandle | None]] = field(default_factory=list)
     complete_at: float = 0.0
 
 
@@ -171,41 +116,52 @@ class Sample:
         if arrival.gang is None:
             return
         gang = self.gangs[arrival.gang]
-        gang.members.append((arrival.name, await self._hint(pod, arrival)))
+        gang.members.append((pod, await self._hint(pod)))
         gang.missing -= 1
         if not gang.missing:
-            gang.complete_at = max(self.created[name] for name, _ in gang.members)
-            for name, handle in gang.members:
-                self.tasks.create_task(self._let_go(name, handle))
+            gang.complete_at = max(self.created[name_of(member)] for member, _ in gang.members)
+            for pod, handle in gang.members:
+                self.tasks.create_task(self._let_go(pod, handle))
 
-    async def _let_go(self, name: str, handle: NominationHandle | None) -> None:
+    async def _let_go(self, pod: Any, handle: NominationHandle | None) -> None:
         """Nominate, confirm, ungate; where there is no hint, ungate."""
-        stands = False
-        if handle is not None and self.nominator is not None:
-            try:
-                stands = await handle.written() and await self.nominator.confirm(handle.decision_id)
-            except DispatchError:
-                pass
+        name = name_of(pod)
+        stands = await self._confirmed(handle)
+        if not stands and handle is not None:
+            stands = await self._confirmed(await self._hint(pod))
         self.unhinted += not stands
         steps = [{"op": "remove", "path": "/spec/schedulingGates"}]
         await self.plane.ask("PATCH", f"{PODS}/{name}", steps, content_type="application/json-patch+json")
 
     # -- the planner --------------------------------------------------------------------------------------------------
 
-    async def _hint(self, pod: Any, arrival: Arrival) -> NominationHandle | None:
-        """Best fit: of the nodes with room, the one with the least room left."""
-        if self.nominator is None:
-            return None
-        self._count(self.nominator)
-        fits = {name: free - arrival.cpu for name, free in self.free.items() if free >= arrival.cpu}
-        if not fits:
-            return None
-        node = min(fits, key=fits.__getitem__)
-        self.free[node] -= arrival.cpu
-        self.picked[arrival.name] = node
-        return await self.nominator.nominate(
-            Decision(pod=pod, node=node, algorithm_version="best-fit", reason="best fit", ttl=60)
-        )
+    async def _hint(self, pod: Any) -> NominationHandle | None:
+        """Best fit: of the nodes with room, the one with the least room left; another, if the guards refuse it."""
+        name = name_of(pod)
+        for _ in range(TRIES if self.nominator is not None else 0):
+            assert self.nominator is not None
+            self._count(self.nominator)
+            fits = {node: free - self.cpu[name] for node, free in self.free.items() if free >= self.cpu[name]}
+            if not fits:
+                return None
+            node = min(fits, key=fits.__getitem__)
+            self.free[node] -= self.cpu[name]
+            self.picked[name] = node
+            ref = ObjectRef.of(pod)  # not the whole Pod: its version has moved on by the second try
+            handle = await self.nominator.nominate(
+                Decision(pod=ref, node=node, algorithm_version="best-fit", reason="best fit", ttl=60)
+            )
+            if await handle.written():
+                return handle
+        return None
+
+    async def _confirmed(self, handle: NominationHandle | None) -> bool:
+        if handle is None or self.nominator is None:
+            return False
+        try:
+            return await self.nominator.confirm(handle.decision_id)
+        except DispatchError:
+            return False
 
     def _count(self, nominator: Nominator) -> None:
         """What is free, by what the nominator sees, and what was picked and is not seen yet."""
@@ -213,7 +169,7 @@ class Sample:
             return
         free = {node["metadata"]["name"]: self.load.node_cpu for node in nominator.nodes}
         for pod in nominator.pods:
-            name = pod["metadata"]["name"]
+            name = name_of(pod)
             place = pod["spec"].get("nodeName") or pod["status"].get("nominatedNodeName") or self.picked.get(name)
             if place in free:
                 cpu = pod["spec"]["containers"][0]["resources"]["requests"]["cpu"]
@@ -245,13 +201,13 @@ def figures(sample: Sample, before: Pages, after: Pages) -> dict[str, float]:
         for q in (0.5, 0.99):
             found[f"{label}, P{q * 100:g} (s)"] = _quantile(seconds, q)
 
-    ready = {name: gang.complete_at for gang in sample.gangs.values() for name, _ in gang.members}
+    ready = {name_of(pod): gang.complete_at for gang in sample.gangs.values() for pod, _ in gang.members}
     times("job: may go, to its binding", [sample.bound[name] - at for name, at in ready.items()])
     gangs = sample.gangs.values()
     if any(len(gang.members) > 1 for gang in gangs):
         times(
             "gang: complete, to all bound",
-            [max(sample.bound[name] for name, _ in gang.members) - gang.complete_at for gang in gangs],
+            [max(sample.bound[name_of(pod)] for pod, _ in gang.members) - gang.complete_at for gang in gangs],
         )
     others = [name for name in sample.created if name.startswith("other-")]
     times("bystander: made, to its binding", [sample.bound[o] - sample.created[o] for o in others if o in sample.bound])
@@ -260,9 +216,8 @@ def figures(sample: Sample, before: Pages, after: Pages) -> dict[str, float]:
         report = sample.nominator.report()
         hinted = len(ready) - sample.unhinted
         found["jobs let go with a hint that stands"] = hinted
-        found["hit rate of those"] = report.hits / hinted if hinted else 0.0
-        found["bound elsewhere"] = report.fallbacks
-        found["refused, or taken back before"] = sum(report.outcomes.values()) - report.hits - report.fallbacks
+        found["hit rate"] = report.hit_rate or 0.0
+        found |= {f"hints that ended as {state}": count for state, count in sorted(report.outcomes.items())}
     found["evicted: bystanders"] = sum(name.startswith("other-") for name in sample.victims)
     found["evicted: what was there before"] = sum(name.startswith("was-") for name in sample.victims)
     found |= _told(before, after)
@@ -295,6 +250,10 @@ def _told(before: Pages, after: Pages) -> dict[str, float]:
         "API server: processor (s)": cpu(after.apiserver, before.apiserver),
         "planner, nominator and this program: processor (s)": after.own - before.own,
     }
+
+
+def name_of(pod: Any) -> str:
+    return str(pod["metadata"]["name"])
 
 
 def _quantile(seconds: list[float], q: float) -> float:
@@ -374,11 +333,17 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return int(text)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("nodes", 500), ("pods", 2_000), ("gang", 10), ("rounds", 2), ("seed", 1)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--rate", type=float, default=40.0, help="Pods that arrive in a second")
+        parser.add_argument(f"--{name}", type=_positive, default=default)
+    parser.add_argument("--rate", type=_positive, default=20, help="Pods that arrive in a second")
     size = Size(**vars(parser.parse_args(arguments)))
     say(f"# {size}, {os.cpu_count()} cores, Python {sys.version.split()[0]}")
     try:
