@@ -90,7 +90,8 @@ async def violations(ledger: Ledger, items: LIST_ITEMS, writes: Iterable[Carried
         done_for[write.ticket] += 1
         posted[write.ticket] += write.verb in ("create", "bind")
     state = {path: _Objects(await items(path)) for path in {_collection(call) for call in ledger.calls.values()}}
-    removed = {call.target.name for ticket, call in ledger.calls.items() if _removes(call, ledger.outcomes[ticket])}
+    removals = [call.target for ticket, call in ledger.calls.items() if _removes(call, ledger.outcomes[ticket])]
+    removed = {target.name for target in removals} | {target.uid for target in removals if target.uid}
     found: list[Violation] = []
     for ticket, call in ledger.calls.items():
         ends = ledger.outcomes[ticket]
@@ -98,7 +99,8 @@ async def violations(ledger: Ledger, items: LIST_ITEMS, writes: Iterable[Carried
         if len(ends) != 1:
             found.append(Violation("doubled" if ends else "lost", f"not one outcome each: {about}"))
         elif call.effect is not Effect.READ:
-            shown, gone = state[_collection(call)], call.target.name in removed
+            gone = not removed.isdisjoint((call.target.name, _uid(ends[0])))
+            shown = state[_collection(call)]
             found += _compare(call, ends[0], shown, done_for[ticket], posted[ticket], about, gone=gone)
     return found
 
@@ -136,6 +138,11 @@ def _removes(call: Any, ends: list[Any]) -> bool:
     return isinstance(call, (Delete, Evict)) and any(isinstance(end, Succeeded) or end.ambiguous for end in ends)
 
 
+def _uid(end: Any) -> Any:
+    """Of the object that a success has answered with."""
+    return field_of(end.value, "metadata", "uid") if isinstance(end, Succeeded) else None
+
+
 def _collection(call: Any) -> str:
     resource = builtin(call.target)
     assert resource is not None, f"the audit knows built-in kinds only, not {call.target}"
@@ -150,8 +157,7 @@ def _done(call: Any, end: Any, objects: _Objects) -> int:
         return int(call.body()["metadata"]["name"] in objects.named)
     named = objects.named.get(call.target.name)
     if isinstance(call, Create):
-        uid = end.value["metadata"]["uid"] if isinstance(end, Succeeded) else None
-        return int(named is not None and named["metadata"]["uid"] == uid)
+        return int(named is not None and named["metadata"]["uid"] == _uid(end))
     ours = named if named is not None and call.target.uid in (None, named["metadata"]["uid"]) else None
     if isinstance(call, (Delete, Evict)):
         return int(ours is None or is_dying(ours))

@@ -14,13 +14,13 @@ import pytest_asyncio
 import tests.proofs.modes  # noqa: F401  # registers its own
 from asyncdispatch.testing import ControlPlane
 from tests.e2e.audit import AuditLog, Carried
+from tests.e2e.storm import storm
 from tests.e2e.waiting import eventually
 from tests.facts.world import World, raw_client
 from tests.proofs.plays import PROOFS, Proof
 from tests.proofs.stage import Stage
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
-FLOWS = "/apis/flowcontrol.apiserver.k8s.io/v1"
 POLICIES = "/apis/admissionregistration.k8s.io/v1"
 VERBS = ["get", "list", "watch", "create", "update", "patch", "delete"]
 RESOURCES = ["configmaps", "pods", "pods/binding", "pods/status", "pods/eviction", "secrets"]
@@ -79,28 +79,8 @@ class RealStage(Stage):
     async def storm(self) -> AsyncIterator[None]:
         """Few seats and no queue for what the bot asks, which has all rights here."""
         await self.grant(but_not=("watch", "secrets"))
-        none = {"type": "Reject"}
-        limited = {
-            "nominalConcurrencyShares": 1,
-            "lendablePercent": 0,
-            "borrowingLimitPercent": 0,
-            "limitResponse": none,
-        }
-        level = {"metadata": {"name": "storm"}, "spec": {"type": "Limited", "limited": limited}}
-        await self.plane.ask("POST", f"{FLOWS}/prioritylevelconfigurations", level)
-        everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "namespaces": ["*"]}
-        rule = {"subjects": [{"kind": "User", "user": {"name": "bot"}}], "resourceRules": [everything]}
-        spec = {"matchingPrecedence": 2, "priorityLevelConfiguration": {"name": "storm"}, "rules": [rule]}
-        made = await self.plane.ask("POST", f"{FLOWS}/flowschemas", {"metadata": {"name": "storm"}, "spec": spec})
-
-        async def counts() -> bool:
-            answer = await self.plane.request("GET", self.world.pods(), role="bot")
-            return answer.headers.get("X-Kubernetes-PF-FlowSchema-UID") == made["metadata"]["uid"]
-
-        await eventually(counts)
-        yield
-        for path in ("flowschemas", "prioritylevelconfigurations"):
-            await self.plane.ask("DELETE", f"{FLOWS}/{path}/storm")
+        async with storm(self.plane, "bot", {"kind": "User", "user": {"name": "bot"}}, self.world.pods()):
+            yield
 
 
 @pytest_asyncio.fixture(loop_scope="session")
