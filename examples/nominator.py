@@ -187,10 +187,10 @@ async def main(kubeconfig=None, context=None, gate_kubeconfig=None, gate_context
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     if kubeconfig or context:
-        async with (
-            Cluster.connect(kubeconfig, context) as cluster,
-            Cluster.connect(gate_kubeconfig or kubeconfig, gate_context) as gates,
-        ):
+        gates_at = (
+            (gate_kubeconfig or kubeconfig, gate_context) if gate_kubeconfig or gate_context else (kubeconfig, context)
+        )
+        async with Cluster.connect(kubeconfig, context) as cluster, Cluster.connect(*gates_at) as gates:
             await plan(cluster, gates, stop)
         return 0
     async with (
@@ -213,7 +213,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kubeconfig")
     parser.add_argument("--context")
-    parser.add_argument("--gate-kubeconfig", help="of the account that may lift the gate")
+    parser.add_argument("--gate-kubeconfig", help="of the account that may lift the gate; else the same")
     parser.add_argument("--gate-context")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("asyncdispatch").setLevel(logging.WARNING)
