@@ -52,7 +52,7 @@ def test_a_fault_of_the_server_is_found(fault: type[Server], scenario: str, rule
 def test_a_fault_of_the_core_is_found(fault: type[DispatchCore], scenario: str, rule: str) -> None:
     """By rules that know nothing of the core, with its own invariants left out."""
     for seed in (1, 2, 3):
-        wanted = SCENARIOS[scenario].but(calls=CALLS, check_every=0, notes=30)
+        wanted = SCENARIOS[scenario].but(calls=CALLS, check_every=0, notes=120)
         run = simulate(wanted, seed, partial(Simulation, core=fault))
         if rule in broken_rules(run):
             return

@@ -39,10 +39,9 @@ def everything() -> History:
     """Each fault and trouble is likely, for a while."""
     faults = {**dict.fromkeys(FAULTS, 0.02), "quota": 0.1}
     troubles = dict.fromkeys(TROUBLES, (4.0, 0.7))
-    often = {"crash_every": 8.0, "pause_every": 6.0, "node_loss_every": 2.0, "pause": 2.0}
-    lease = {"lease_duration": 1.5, "renew_deadline": 1.0, "renew_every": 0.3}
-    scenario = Scenario(
-        calls=2_500, replicas=3, notes=5, claims=0.5, reads=0.5, faults=faults, troubles=troubles, **often, **lease
+    scenario = Scenario(calls=2_500, replicas=3, notes=20, claims=0.5, reads=0.5, faults=faults, troubles=troubles).but(
+        **{"crash_every": 8.0, "pause_every": 6.0, "pause": 2.0, "node_loss_every": 2.0, "preemptions": 0.2},
+        **{"lease_duration": 1.5, "renew_deadline": 1.0, "renew_every": 0.3},
     )
     run = simulate(scenario, 3)
     assert run.violations == []

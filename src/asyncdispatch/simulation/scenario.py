@@ -89,8 +89,10 @@ class Scenario:
     rivals: bool = False
     """Several replicas: all of them schedule, unaware of each other. Otherwise one leads, by a lease."""
     cycle: float = 0.05
-    notes: int = 30
-    """Notes (writes that nothing binds) in a cycle that has some, about; every fourth cycle does."""
+    notes: int = 120
+    """Notes (writes that nothing binds) at one time, about: once in sixteen cycles."""
+    events: int = 1_000
+    """Objects that notes are about: the fewer, the more of them meet."""
     unschedulable: float = 0.1
     claims: float = 0.2
     """Pods whose bind waits for a claim to be created."""
@@ -123,7 +125,7 @@ class Scenario:
     """Steps between two looks at all of the core's invariants, and one at the end; 0: none."""
 
     def __post_init__(self) -> None:
-        for name in ("calls", "pods", "nodes", "wave", "replicas"):
+        for name in ("calls", "pods", "nodes", "wave", "replicas", "events"):
             check_count(f"Scenario.{name}", getattr(self, name))
         for name in ("notes", "check_every"):
             check_count(f"Scenario.{name}", getattr(self, name), least=0)
@@ -209,14 +211,15 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
             Scenario(
                 name="steady",
                 faults=_FEW,
-                notes=60,
+                notes=240,
+                events=20_000,
                 config=replace(_CONFIG, max_in_flight=AdaptiveLimit(8, 4, 12)),
             ),
             Scenario(
                 name="storms",
                 faults={**_FEW, "throttled": 0.02},
                 troubles={"storm": (15.0, 3.0), "outage": (25.0, 4.0), "expired": (40.0, 3.0), "stall": (20.0, 3.0)},
-                notes=15,
+                notes=60,
             ),
             Scenario(
                 name="doubt",
@@ -240,10 +243,10 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
                 troubles={"outage": (40.0, 7.0), "stall": (40.0, 4.0)},
                 crash_every=20.0,
                 pause_every=15.0,
-                notes=10,
+                notes=40,
                 version_fence=0.5,
             ),
-            Scenario(name="rivals", replicas=3, rivals=True, faults=_ALL, crash_every=25.0, pause_every=25.0, notes=10),
+            Scenario(name="rivals", replicas=3, rivals=True, faults=_ALL, crash_every=25.0, pause_every=25.0, notes=40),
             Scenario(
                 name="tight",
                 config=_QUOTAS,

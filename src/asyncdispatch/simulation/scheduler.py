@@ -8,6 +8,7 @@ taken back. It decides on what its watch shows, which is one cycle old.
 from __future__ import annotations
 
 from collections import deque
+from functools import lru_cache
 from random import Random
 from typing import Any
 
@@ -24,14 +25,16 @@ from asyncdispatch.simulation.shell import Shell
 __all__ = ["Scheduler"]
 
 PRIORITIES = (0, 0, 0, 0, 0, 1, 1_000, 1_000_000, -1_000)
-FLOWS = ("default", "default", "default", "default", "default", "default", "tenant", "audit")
-NAMES = 1_009
-"""Notes are about so many objects, so that they meet now and then."""
-NOTED = tuple(ObjectRef("v1", "Event", "ns", f"note-{n}") for n in range(NAMES))
+FLOWS = (*["default"] * 14, "tenant", "audit")
 SCOPE = "cluster"
 LEASE = "scheduler"
 NOBODY: Any = None
 """Contexts are moved through the core alone, so nobody need be asked."""
+
+
+@lru_cache
+def _events(count: int) -> tuple[ObjectRef, ...]:
+    return tuple(ObjectRef("v1", "Event", "ns", f"event-{n}") for n in range(count))
 
 
 class Scheduler:
@@ -55,6 +58,8 @@ class Scheduler:
         self._assumed: dict[str, str] = {}  # name -> uid of Pods that are being placed
         self._seen = 0
         self._due = 0
+        self._nodes = [ObjectRef("v1", "Node", None, f"node-{n}") for n in range(scenario.nodes)]
+        self._events = _events(scenario.events)
         self._noted = shell.number * 1_000_000_000
         self._cycle = round(scenario.cycle * SECOND)
         self._cycles = 0
@@ -142,7 +147,7 @@ class Scheduler:
             self._cycles += 1
             if self.leads:
                 self._place(now)
-            if not self._cycles & 3:
+            if not self._cycles & 15:
                 self._note(now)
             self._second_thoughts(now)
         if not self.closing or shell.core.admission.depth:
@@ -237,8 +242,8 @@ class Scheduler:
             make = Make(f"claim of {ref.uid}", target=claim, context=context, prerequisite="claim", scope=SCOPE)
             if self.shell.submit(make, now, record) is None:
                 return False
-        node = f"node-{int(random() * scenario.nodes)}"
-        bind = Bind(node, depends_on=(ObjectRef("v1", "Node", None, node),), **fields)
+        node = self._nodes[int(random() * scenario.nodes)]
+        bind = Bind(node.name, depends_on=(node,), **fields)
         done = self.shell.submit(bind, now, record)
         if done is None:
             return False
@@ -283,15 +288,15 @@ class Scheduler:
         self.waiting.append(ref)
 
     def _note(self, now: int) -> None:
-        random, submit = self.random.random, self.shell.submit
+        random, submit, events = self.random.random, self.shell.submit, self._events
         for _ in range(int(self.scenario.notes * 2 * random())):
             draw = random()
             self._noted += 1
             call: SimulatedCall = Note(
                 self._noted,
-                target=NOTED[int(draw * NAMES)],
-                flow=FLOWS[self._noted & 7],
-                priority=0 if draw < 0.8 else PRIORITIES[self._noted % len(PRIORITIES)],
+                target=events[int(draw * len(events))],
+                flow=FLOWS[self._noted & 15],
+                priority=0 if draw < 0.9 else PRIORITIES[self._noted % len(PRIORITIES)],
             )
             record = submit(call, now)
             if record is None:

@@ -15,7 +15,7 @@ from typing import Any
 from asyncdispatch._core.invariants import check_invariants
 from asyncdispatch._core.parking import Failure, Signal
 from asyncdispatch._core.short import DispatchCore
-from asyncdispatch._core.states import NEVER, PLACE_SHIFT, SECOND, SUCCEEDED, Entry
+from asyncdispatch._core.states import NEVER, PLACE_SHIFT, SECOND, SUCCEEDED, TERMINAL, Entry
 from asyncdispatch._delays import Delays
 from asyncdispatch.calls import Again, APICall, Attempt, Refused, Unknown, Verdict, VerdictKind
 from asyncdispatch.errors import DispatchError
@@ -29,6 +29,7 @@ from asyncdispatch.verdicts import classify, signal_of, signature_of
 __all__ = ["Shell"]
 
 STOPS_WITHIN = SECOND // 1_000
+_WORDS = {state: state.value for state in TERMINAL}
 IGNORES_FOR = 4 * SECOND
 """A stubborn attempt goes on for so long after it was asked to stop."""
 
@@ -362,7 +363,7 @@ class Shell:
         record.told = now
         record.tellings += 1
         state = handle.state
-        record.how = state.value
+        record.how = _WORDS[state]
         if state is SUCCEEDED:
             record.value = handle.value
         else:
