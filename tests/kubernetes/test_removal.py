@@ -252,6 +252,17 @@ def test_what_an_answer_means():
     assert isinstance(evict.settled_by(None, False), Refused)
 
 
+@pytest.mark.parametrize("kind", BOTH)
+async def test_what_was_not_deleted_is_in_the_report(server, cluster, kind):
+    """Rule R16: of a dispatcher that is closed while the server refuses for now."""
+    pod = running_pod(server)
+    server.fail(status=429, times=None, when=lambda record: record.method != "GET")
+    async with Dispatcher() as dispatcher:
+        handle = dispatcher.submit(removal(cluster, kind, pod))
+        report = await dispatcher.aclose()
+    assert report.not_deleted == (handle,)
+
+
 def test_two_budgets_on_one_pod():
     """A 500 that passes only when somebody edits a budget: PERMANENT. Another 500 is looked into."""
     call = OFFLINE.evict(pod_dict())

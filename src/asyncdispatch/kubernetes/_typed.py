@@ -212,6 +212,11 @@ class SettledRequest(TypedRequest):
     doubtful: bool = False
 
     @property
+    def deletes(self) -> bool:
+        """For the report of a dispatcher that was closed: `not_deleted`."""
+        return self.removes
+
+    @property
     def _creates(self) -> bool:
         return self.node is None and not self.removes
 

@@ -50,6 +50,8 @@ class _Removal(KubernetesCall[Json | None]):
     satisfied: bool = False
     asked: str = field(default_factory=_now, compare=False)
     effect: Effect = Effect.IDEMPOTENT_WRITE
+    deletes: ClassVar[bool] = True
+    """For the report of a dispatcher that was closed: `not_deleted`."""
     missing_is_done: ClassVar[bool]
 
     def __post_init__(self) -> None:
