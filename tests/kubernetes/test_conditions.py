@@ -81,6 +81,18 @@ def test_a_condition_with_other_transition_time_is_already_so():
     assert patched_status(status, [cond("A", reason="other")], KEEP) != status
 
 
+def test_an_empty_text_is_one_that_is_not_there():
+    """The server leaves it out: a patch that sets it is done where it is not shown, and clears what was there."""
+    assert patched_status({"conditions": [cond("A")]}, [cond("A", message="", reason="")], KEEP) == {
+        "conditions": [cond("A")]
+    }
+    assert patched_status({"conditions": [cond("A", message="m")]}, [cond("A", message="")], KEEP) == {
+        "conditions": [cond("A")]
+    }
+    kept = {"conditions": [cond("A", message="")]}
+    assert patched_status(kept, [cond("A", message="")], KEEP) == kept
+
+
 types = st.sampled_from(["Ready", "PodScheduled", "DisruptionTarget"])
 texts = st.one_of(st.none(), st.sampled_from(["x", "y"]))
 condition = st.builds(

@@ -129,8 +129,8 @@ def _patched_condition(old: Json, new: Json) -> Json:
     for key, value in new.items():
         if key == "lastTransitionTime" and key in old and old.get("status") == new["status"]:
             continue
-        if value is not None:
+        if value not in (None, ""):
             result[key] = value
-        elif result.get(key) is not None:  # a null clears; the server writes some empty fields as null itself
+        elif result.get(key) not in (None, ""):  # both clear: the server leaves empty fields out, or writes null
             del result[key]
     return result
