@@ -187,10 +187,12 @@ async def main(kubeconfig=None, context=None, gate_kubeconfig=None, gate_context
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     if kubeconfig or context:
-        gates_at = (
-            (gate_kubeconfig or kubeconfig, gate_context) if gate_kubeconfig or gate_context else (kubeconfig, context)
-        )
-        async with Cluster.connect(kubeconfig, context) as cluster, Cluster.connect(*gates_at) as gates:
+        async with (
+            Cluster.connect(kubeconfig, context) as cluster,
+            Cluster.connect(
+                gate_kubeconfig or kubeconfig, gate_context or (None if gate_kubeconfig else context)
+            ) as gates,
+        ):
             await plan(cluster, gates, stop)
         return 0
     async with (

@@ -262,7 +262,14 @@ async def test_drill_3_a_victim_with_a_long_grace_period(own):
             async for event in events:
                 if event.type == "DELETED":
                     break
-        assert nominator.report().victim_seconds is not None
-        await own.until(place("taker"), lambda pod: pod["spec"].get("nodeName") == "drill-3")
+            await own.until(place("taker"), lambda pod: pod["spec"].get("nodeName") == "drill-3")
+            async for event in events:
+                if event.object["metadata"]["name"] == "taker" and is_bound(event.object):
+                    break
+        report = nominator.report()
+        assert report.victim_seconds is not None
+        assert report.inside.pods == 1
+        assert report.inside.p90 is not None
+        assert report.inside.p90 >= report.victim_seconds  # the tail of the time to bind is the victim's
     for name in ("taker", "small"):
         await own.end_pod(name, "ns")
