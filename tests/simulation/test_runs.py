@@ -39,9 +39,24 @@ def everything() -> History:
     """Each fault and trouble is likely, for a while."""
     faults = {**dict.fromkeys(FAULTS, 0.02), "quota": 0.1}
     troubles = dict.fromkeys(TROUBLES, (4.0, 0.7))
-    scenario = Scenario(calls=2_500, replicas=3, notes=20, claims=0.5, reads=0.5, faults=faults, troubles=troubles).but(
-        **{"crash_every": 8.0, "pause_every": 6.0, "pause": 2.0, "node_loss_every": 2.0, "preemptions": 0.2},
-        **{"lease_duration": 1.5, "renew_deadline": 1.0, "renew_every": 0.3},
+    scenario = Scenario(
+        calls=3_000,
+        replicas=3,
+        notes=20,
+        claims=0.5,
+        reads=0.5,
+        cancels=0.1,
+        stubborn=0.6,
+        preemptions=0.2,
+        faults=faults,
+        troubles=troubles,
+        crash_every=8.0,
+        pause_every=6.0,
+        pause=2.0,
+        node_loss_every=2.0,
+        lease_duration=1.5,
+        renew_deadline=1.0,
+        renew_every=0.3,
     )
     run = simulate(scenario, 3)
     assert run.violations == []
@@ -83,9 +98,9 @@ def test_another_seed_is_another_history() -> None:
 
 
 def test_many_runs_take_the_scenarios_in_turn() -> None:
-    reports = list(play_many(900, ["steady", "churn"], processes=1, each=300))
-    assert len(reports) == 3
-    assert sum(report.calls for report in reports) >= 900
+    reports = list(play_many(1_500, ["steady", "churn"], processes=1, each=500))
+    assert len(reports) in (2, 3)  # a burst may go beyond the 500
+    assert sum(report.calls for report in reports) >= 1_500
     assert all(report.failing == [] and report.cpu > 0 and report.virtual > 0 for report in reports)
 
 

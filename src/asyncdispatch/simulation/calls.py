@@ -120,7 +120,7 @@ class Status(SimulatedCall):
         if state is None or self._is_other(state):
             return Refused(GONE)
         if self.fields.items() <= state[2].items():
-            return Applied(None)
+            return Applied(state)
         if self.version is None:
             return Again(self)
         if state[2].get("node") is not None:
@@ -153,7 +153,7 @@ class Make(SimulatedCall):
         if state is None:
             return Again(self)
         if state[2].get("key") == self.idempotency_key:
-            return Applied(None)
+            return Applied(state)
         return Refused(TAKEN)
 
     async def reconcile(self, attempt: Attempt, error: BaseException) -> Any:
