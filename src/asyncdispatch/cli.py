@@ -1,4 +1,4 @@
-"""The command line: `python -m asyncdispatch demo`."""
+"""The command line: `python -m asyncdispatch demo` and `python -m asyncdispatch what-if TRACE`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from asyncdispatch._demo.acts import Result
@@ -29,6 +30,12 @@ Install it with: pip install 'asyncdispatch[kubernetes,testing,cli]'"""
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code: 0, 1 if the demo lost or doubled something, 2 for a wrong use."""
     options = _parser().parse_args(argv)
+    code: int = options.run(options)
+    return code
+
+
+def run_demo(options: argparse.Namespace) -> int:
+    """`demo`: needs the extras."""
     logging.basicConfig(level=logging.INFO if options.verbose else logging.CRITICAL, format="%(levelname)s %(message)s")
     try:
         from asyncdispatch._demo.screen import make_screen
@@ -78,6 +85,28 @@ def conclude(results: Sequence[Result], screen: Screen) -> int:
     return 1 if wrong else 0
 
 
+def run_what_if(options: argparse.Namespace) -> int:
+    """`what-if`: compare a trace's waits with those under another configuration."""
+    from asyncdispatch.config import RateLimit
+    from asyncdispatch.errors import DispatchError
+    from asyncdispatch.traces import read_trace, what_if
+
+    try:
+        trace = read_trace(options.trace)
+        if trace.note is not None:
+            print(trace.note, file=sys.stderr)
+        given: dict[str, Any] = {"max_in_flight": options.workers, "capacity": options.capacity, "aging": options.aging}
+        if options.qps is not None:
+            given["rate"] = RateLimit(options.qps, max(1, round(options.qps)))
+        config = replace(trace.config, **{name: value for name, value in given.items() if value is not None})
+        for line in what_if(trace, config).lines():
+            print(line)
+    except (DispatchError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="asyncdispatch", description="Asynchronous API calls for Kubernetes schedulers and controllers on asyncio."
@@ -97,7 +126,24 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--latency", type=_milliseconds, default=50.0, help="what each request takes, in ms")
     show.add_argument("--seed", type=int, default=5229, help="decides what is drawn by lot")
     show.add_argument("-v", "--verbose", action="store_true", help="show the library's log")
+    show.set_defaults(run=run_demo)
+    _add_what_if(commands)
     return parser
+
+
+def _add_what_if(commands: Any) -> None:
+    ask = commands.add_parser(
+        "what-if",
+        help="replay a trace under another configuration, and compare how long calls wait",
+        description="Replay what a TraceRecorder has written under another configuration, and compare how long calls "
+        "wait: by level and flow, before and after. What is not given stays as it was recorded.",
+    )
+    ask.add_argument("trace", metavar="TRACE", help="the file")
+    ask.add_argument("--workers", type=_count, help="calls in flight at most: a fixed max_in_flight")
+    ask.add_argument("--capacity", type=_count, help="accepted calls without an outcome at most")
+    ask.add_argument("--aging", type=float, metavar="SECONDS", help="how long a wait lifts a call by one level")
+    ask.add_argument("--qps", type=float, help="starts in a second at most, with a burst of as many")
+    ask.set_defaults(run=run_what_if)
 
 
 def _count(text: str) -> int:

@@ -101,6 +101,7 @@ class Player:
         self.starts: list[Start] = []
         self.refused: dict[str, int] = {}
         self.fates: dict[tuple[int, bool], list[Fate]] = {}  # by ticket and whether it was a reconcile
+        self.startable: set[int] = set()  # lines after which some call could have started
         self._flying: dict[int, tuple[int, bool]] = {}  # when it began, and whether it is a reconcile
         self.step: Step
 
@@ -114,6 +115,9 @@ class Player:
                 raise
             raise self.diverged(f"{step.name} is not possible here: {error!r}") from error
         self._check_told(step)
+        core = self.core
+        if core.seats.taken < core.seats.limit and core.can_start(lambda: step.at):
+            self.startable.add(step.line)
 
     def diverged(self, problem: str) -> TraceError:
         return TraceError(self.trace.path, self.step.line, problem, DIVERGED)

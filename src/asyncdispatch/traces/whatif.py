@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import heapq
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,82 +20,16 @@ from asyncdispatch.calls import Verdict, VerdictKind
 from asyncdispatch.config import DispatcherConfig
 from asyncdispatch.contexts import SchedulingContext
 from asyncdispatch.errors import Backpressure, ConfigurationError, DispatchError
+from asyncdispatch.traces.comparing import Comparison, compare
 from asyncdispatch.traces.format import failure_of
 from asyncdispatch.traces.reading import Step, Trace
 from asyncdispatch.traces.replaying import Fate, Nobody, Player, ReplayedCall, replayed_calls, tell_reconciled
 from asyncdispatch.traces.standins import Answers, StandIn, answer_of, ref_of, stand_in
 
-__all__ = ["Change", "Comparison", "Waits", "what_if"]
+__all__ = ["what_if"]
 
 BURST = 200_000
-"""Nanoseconds: calls that come closer together than this are all there before the first of them starts, as a woken
-worker gets its turn only once the submitting code gives way."""
-
-LONGEST_BURST = 5_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Waits:
-    """How long calls waited, in seconds: all of their time but that in flight."""
-
-    calls: int
-    mean: float
-    p50: float
-    p99: float
-
-    @classmethod
-    def of(cls, seconds: Iterable[float]) -> Waits:
-        found = sorted(seconds)
-        if not found:
-            return cls(0, 0.0, 0.0, 0.0)
-        return cls(len(found), sum(found) / len(found), _quantile(found, 0.5), _quantile(found, 0.99))
-
-
-def _quantile(found: Sequence[float], share: float) -> float:
-    return found[min(len(found) - 1, int(share * len(found)))]
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """The same calls as recorded, and as they would have been."""
-
-    before: Waits
-    after: Waits
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """What `what_if` has found: waits of all calls, by level and by flow; and how the calls ended, "refused" included.
-
-    `guessed` of `attempts` are not in the trace, and were taken to be usual ones: the more, the less it says.
-    """
-
-    all: Change
-    by_level: Mapping[str, Change]
-    by_flow: Mapping[str, Change]
-    outcomes_before: Mapping[str, int]
-    outcomes_after: Mapping[str, int]
-    attempts: int
-    guessed: int
-
-    def lines(self) -> list[str]:
-        """A table for people."""
-        head = f"{'waits in seconds':32}{'calls':>15}{'mean':>19}{'p50':>19}{'p99':>19}"
-        rows = [("all calls", self.all)]
-        rows += [(f"level {name}", change) for name, change in self.by_level.items()]
-        rows += [(f"flow {name}", change) for name, change in self.by_flow.items()]
-        ends = dict.fromkeys((*self.outcomes_before, *self.outcomes_after))
-        told = [f"{name} {self.outcomes_before.get(name, 0)} -> {self.outcomes_after.get(name, 0)}" for name in ends]
-        share = f"{self.guessed} of {self.attempts} attempts are not in the trace, and were taken to be usual ones"
-        return [head, *(_row(*row) for row in rows), f"ended: {', '.join(told)}", share]
-
-
-def _row(name: str, change: Change) -> str:
-    before, after = change.before, change.after
-    pairs = [(before.mean, after.mean), (before.p50, after.p50), (before.p99, after.p99)]
-    return f"{name[:31]:32}{f'{before.calls} -> {after.calls}':>15}" + "".join(
-        f"{f'{one:.3f} -> {other:.3f}':>19}" for one, other in pairs
-    )
+"""Nanoseconds: what comes closer together than this came while the submitting code held the event loop."""
 
 
 def what_if(trace: Trace, config: DispatcherConfig) -> Comparison:
@@ -112,39 +45,16 @@ def what_if(trace: Trace, config: DispatcherConfig) -> Comparison:
     for step in trace.steps:
         player.play(step)
     before = player.result()
-    simulation = Simulation(trace, config, player.fates)
+    simulation = Simulation(trace, config, player)
     simulation.run()
-    one, other = list(before.calls.values()), simulation.calls()
-    return Comparison(
-        _change(one, other),
-        {name: _change(_of(one, "level", name), _of(other, "level", name)) for name in _names(one, other, "level")},
-        {name: _change(_of(one, "flow", name), _of(other, "flow", name)) for name in _names(one, other, "flow")},
-        _outcomes(one, sum(before.refused.values())),
-        _outcomes(other, simulation.refused),
+    return compare(
+        list(before.calls.values()),
+        simulation.calls(),
+        sum(before.refused.values()),
+        simulation.refused,
         simulation.attempts,
         simulation.guessed,
     )
-
-
-def _of(calls: list[ReplayedCall], field: str, name: str) -> list[ReplayedCall]:
-    return [call for call in calls if getattr(call, field) == name]
-
-
-def _names(one: list[ReplayedCall], other: list[ReplayedCall], field: str) -> list[str]:
-    return sorted({getattr(call, field) for call in (*one, *other)})
-
-
-def _change(one: list[ReplayedCall], other: list[ReplayedCall]) -> Change:
-    return Change(_waits(one), _waits(other))
-
-
-def _waits(calls: list[ReplayedCall]) -> Waits:
-    return Waits.of(call.outcome.queued_seconds for call in calls if call.outcome is not None)
-
-
-def _outcomes(calls: list[ReplayedCall], refused: int) -> dict[str, int]:
-    names = [type(call.outcome).__name__.lower() if call.outcome is not None else "unfinished" for call in calls]
-    return dict(sorted(Counter(names).items())) | ({"refused": refused} if refused else {})
 
 
 class Usual(Answers):
@@ -168,26 +78,19 @@ class Flight:
     cut: bool  # it does not get as far as its fate
 
 
-WORLD = (
-    "submit",
-    "refused",
-    "cancel",
-    "cancel_flow",
-    "forget",
-    "broken",
-    "observe",
-    "begin",
-    "extend",
-    "end",
-    "require",
+WORLD = frozenset(
+    {"submit", "refused", "cancel", "cancel_flow", "forget", "broken", "observe"}
+    | {"begin", "extend", "end", "require", "drain", "close"}
 )
-"""Lines that tell what others did, whatever the dispatcher did. So is drain, and close without one."""
+"""Lines that tell what others did."""
 
 
 class Simulation:
     """The calls of a trace through a core of another configuration."""
 
-    def __init__(self, trace: Trace, config: DispatcherConfig, fates: Mapping[tuple[int, bool], list[Fate]]) -> None:
+    def __init__(self, trace: Trace, config: DispatcherConfig, player: Player) -> None:
+        """`player` has replayed the trace under its own configuration."""
+        fates, startable = player.fates, player.startable
         self.trace = trace
         self.config = config
         self.core = DispatchCore(config)
@@ -199,50 +102,50 @@ class Simulation:
         self.contexts: dict[int, SchedulingContext] = {}
         self.flights: dict[int, Flight] = {}
         self.refused = self.attempts = self.guessed = 0
-        self._heap: list[tuple[int, int, int, Any]] = []  # time, line, a number that breaks ties, step or flight
         self._numbers = 0
-        drained = False
-        for step in trace.steps:
-            if step.name in WORLD or step.name == "drain" or (step.name == "close" and not drained):
-                drained = drained or step.name == "drain"  # what is left by its end has expired: no close is needed
-                since = step.more.get("since")
-                if step.name == "refused" and since is not None:
-                    continue  # `run` has tried again; what became of that is in another line
-                self._push(step.at if since is None else trace.began + since, step.line, step)
+        self._flying: list[tuple[int, int, int, Flight]] = []  # by its end; a line and a number break ties
+        self._world: list[tuple[int, int, int, Step]] = []  # likewise, what others do
+        self._bursts = _bursts(trace, startable)
+        for step in _world(trace):
+            since = step.more.get("since")
+            heapq.heappush(
+                self._world, (step.at if since is None else trace.began + since, *self._tie(step.line), step)
+            )
 
-    def _push(self, at: int, line: int, what: Any) -> None:
+    def _tie(self, line: int) -> tuple[int, int]:
         self._numbers += 1
-        heapq.heappush(self._heap, (at, line, self._numbers, what))
+        return line, self._numbers
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        core, now, until = self.core, self.trace.began, 0
-        pending = False  # calls have come that no worker has looked at yet
+        """What is next is the end of an attempt, something that others do, or a time that the core waits for."""
+        core, now = self.core, self.trace.began
         while True:
-            at = self._heap[0][0] if self._heap else NEVER
-            if pending and (at - now > BURST or at > until):
-                self._start(now)
-                pending = False
-                continue
-            due = core.wake_at(now)
+            flying = self._flying[0][:3] if self._flying else (NEVER, 0, 0)
+            world = self._world[0][:3] if self._world else (NEVER, 0, 0)
+            at, due = min(flying, world)[0], core.wake_at(now)
             if min(at, due) >= NEVER:
                 return
             if due < at:
                 now = max(now, due)
                 core.tick(now)
                 self._settle(now)
-                self._start(now)
-                continue
-            now = max(now, at)
-            what = heapq.heappop(self._heap)[3]
-            if isinstance(what, Flight):
-                self._land(what, now)
+            elif flying < world:
+                now = max(now, at)
+                self._land(heapq.heappop(self._flying)[3], now)
             else:
-                if not pending:
-                    until = now + LONGEST_BURST
-                pending = True
-                self._happen(what, now)
+                now = self._burst(now)
+            self._start(now)
+
+    def _burst(self, now: int) -> int:
+        """What comes next, and what came before the event loop turned."""
+        while True:
+            at, line, _, step = heapq.heappop(self._world)
+            now = max(now, at)
+            self._happen(step, now)
+            if not self._world or self._bursts.get(line) != self._world[0][1]:
+                return now
 
     def _start(self, now: int) -> None:
         while (entry := self.core.next(now)) is not None:
@@ -272,7 +175,7 @@ class Simulation:
         self._limit(flight, reconciling)
         self.attempts += 1
         self.flights[entry.ticket] = flight
-        self._push(flight.ends, fate.line, flight)
+        heapq.heappush(self._flying, (flight.ends, *self._tie(fate.line), flight))
 
     def _limit(self, flight: Flight, reconciling: bool) -> None:
         """Cut it off where its time-out or its last handle's deadline says so (law L5)."""
@@ -300,13 +203,12 @@ class Simulation:
         if flight.cut:
             self._limit(flight, reconciling)
             if flight.ends > now:  # a later caller has moved its limit
-                self._push(flight.ends, flight.fate.line, flight)
+                heapq.heappush(self._flying, (flight.ends, *self._tie(flight.fate.line), flight))
                 return
         del self.flights[entry.ticket]
         if self._tell(flight, reconciling, now):
             self._fly(entry, now)
         self._settle(now)
-        self._start(now)
 
     def _tell(self, flight: Flight, reconciling: bool, now: int) -> bool:
         """Report it. True if the fate of its request is to be asked for now, in the same seat."""
@@ -365,7 +267,8 @@ class Simulation:
             if since is None or now >= self.trace.began + since + nanoseconds(timeout):
                 self.refused += 1
             else:
-                self._push(now + max(1, nanoseconds(full.retry_after)), step.line, step)  # as `run` does
+                again = now + max(1, nanoseconds(full.retry_after))  # as `run` does
+                heapq.heappush(self._world, (again, *self._tie(step.line), step))
             return
         except DispatchError:
             self.refused += 1
@@ -432,6 +335,36 @@ def _cut_short(fate: Fate) -> bool:
     if fate.name in ("failure", "reconcile_failed"):
         return bool(fate.items[1].get("signal") == Signal.SILENT.value)
     return fate.name == "stopped"
+
+
+def _world(trace: Trace) -> Iterator[Step]:
+    """What others did, whatever the dispatcher did."""
+    drained = False
+    for step in trace.steps:
+        if step.name == "close" and drained:
+            continue  # what was left at the end of draining has expired
+        if step.name == "refused" and "since" in step.more:
+            continue  # `run` has tried again; what became of that is in another line
+        drained = drained or step.name == "drain"
+        if step.name in WORLD:
+            yield step
+
+
+def _bursts(trace: Trace, startable: set[int]) -> dict[int, int]:
+    """Lines that came before the event loop could turn, by the line before each: nothing starts between them.
+
+    It had not turned if a call that could have started had not, or if there was no time to.
+    """
+    found: dict[int, int] = {}
+    before: Step | None = None
+    for step in trace.steps:
+        if step.name in WORLD:
+            if before is not None and (before.line in startable or step.at - before.at <= BURST):
+                found[before.line] = step.line
+            before = step
+        elif step.name not in ("seen", "rebase"):
+            before = None
+    return found
 
 
 def _merging(trace: Trace) -> frozenset[str]:
