@@ -4,7 +4,7 @@
     python -m benchmarks.nomination_study --gang 1              # each Pod for itself: what a hint alone does
     python -m benchmarks.nomination_study --nodes 20 --pods 60 --rounds 1
 
-Half of the Pods are jobs: gated, of high priority, in gangs whose members arrive within some seconds. A planner lifts
+Half of the Pods are jobs: gated, of high priority, in gangs whose members arrive within twenty seconds. A planner lifts
 the gates of a gang once it is complete. With hints, it nominates each member as it arrives, and confirms before it
 lifts the gate. The other half are bystanders of low priority without gates, which arrive meanwhile and take what is
 free. All together ask for more than is free, so that jobs preempt. Both ways have the same nodes, Pods and times of
@@ -40,8 +40,8 @@ PODS = "/api/v1/namespaces/default/pods"
 ARMS = ("without hints", "with hints")
 GRACE = 1.0
 """Seconds that a victim takes to end."""
-PATIENCE = 240.0
-"""Seconds for one sample."""
+PATIENCE = 180.0
+"""Seconds for one sample, once the last Pod has arrived."""
 LEDGER = 0.5
 """Seconds after which the planner counts anew what is free."""
 TRIES = 3
@@ -100,7 +100,7 @@ class Sample:
     async def run(self) -> None:
         """Until all jobs are bound."""
         begun = self.loop.time()
-        async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as self.tasks:
+        async with asyncio.timeout(self.load.arrivals[-1].at + PATIENCE), asyncio.TaskGroup() as self.tasks:
             for arrival in self.load.arrivals:
                 await asyncio.sleep(begun + arrival.at - self.loop.time())
                 self.tasks.create_task(self._arrive(arrival))
@@ -221,6 +221,7 @@ def figures(sample: Sample, before: Pages, after: Pages) -> dict[str, float]:
     found["evicted: bystanders"] = sum(name.startswith("other-") for name in sample.victims)
     found["evicted: what was there before"] = sum(name.startswith("was-") for name in sample.victims)
     found |= _told(before, after)
+    found["the machine: load, five minutes' average at the end"] = os.getloadavg()[1]
     return found
 
 
@@ -343,7 +344,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("nodes", 500), ("pods", 2_000), ("gang", 10), ("rounds", 2), ("seed", 1)):
         parser.add_argument(f"--{name}", type=_positive, default=default)
-    parser.add_argument("--rate", type=_positive, default=20, help="Pods that arrive in a second")
+    parser.add_argument("--rate", type=_positive, default=10, help="Pods that arrive in a second")
     size = Size(**vars(parser.parse_args(arguments)))
     say(f"# {size}, {os.cpu_count()} cores, Python {sys.version.split()[0]}")
     try:

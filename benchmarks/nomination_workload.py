@@ -7,8 +7,8 @@ from random import Random
 
 PRESSURE = 1.25
 """What arrives asks for so many times what is free."""
-SPREAD = 4.0
-"""Seconds within which the members of a gang arrive."""
+SPREAD = 20.0
+"""Seconds within which the members of a gang arrive, but no more than half of the whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Size:
     nodes: int = 500
     pods: int = 2_000
     gang: int = 10
-    rate: float = 20.0
+    rate: float = 10.0
     rounds: int = 2
     seed: int = 1
 
@@ -51,13 +51,9 @@ def workload(size: Size) -> Workload:
     node_cpu = 1000 * round(2 * free / 1000 + 1)
     taken = [node_cpu - round(free * random.uniform(0.5, 1.5)) for _ in range(size.nodes)]
     lasts, gangs = size.pods / size.rate, -(-jobs // size.gang)
+    spread = min(SPREAD, lasts / 2) if size.gang > 1 else lasts / gangs
     arrivals = [
-        Arrival(
-            i // size.gang * lasts / gangs + random.uniform(0, SPREAD if size.gang > 1 else lasts / gangs),
-            f"job-{i}",
-            asked[i],
-            i // size.gang,
-        )
+        Arrival(i // size.gang * lasts / gangs + random.uniform(0, spread), f"job-{i}", asked[i], i // size.gang)
         for i in range(jobs)
     ]
     arrivals += [Arrival(random.uniform(0, lasts), f"other-{i}", asked[i], None) for i in range(jobs, size.pods)]

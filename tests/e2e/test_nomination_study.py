@@ -16,7 +16,7 @@ from tests.test_examples import load
 
 def test_the_table_is_printed(capsys):
     """A small size of it, on a control plane of its own: all jobs are bound in either way, and hints are honoured."""
-    assert main(["--nodes=10", "--pods=40", "--gang=4", "--rounds=1"]) == 0
+    assert main(["--nodes=10", "--pods=40", "--gang=4", "--rounds=1", "--rate=20"]) == 0
     printed = capsys.readouterr().out
     assert f"| | {ARMS[0]} | {ARMS[1]} |" in printed
     rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+ \| [^|]+) \|$", printed, re.MULTILINE))
