@@ -24,6 +24,7 @@ from benchmarks.p8_priority import p8
 from benchmarks.p9_fairness import p9
 from benchmarks.p11_adapter import p11
 from benchmarks.p12_threads import p12
+from benchmarks.p13_simulator import p13
 from benchmarks.p15_cluster import p15
 from benchmarks.p16_scheduler import p16
 
@@ -41,6 +42,7 @@ BENCHMARKS: dict[str, Callable[[Scale], list[Figure]]] = {
     "P9": p9,
     "P11": p11,
     "P12": p12,
+    "P13": p13,
     "P15": p15,
     "P16": p16,
 }
