@@ -24,6 +24,7 @@ __all__ = [
     "configs",
     "errors",
     "pauses",
+    "pod",
     "pods",
     "priorities",
     "refs",
@@ -49,14 +50,16 @@ def refs(
     return st.sampled_from([ObjectRef(api_version, kind, namespace, name) for name in names])
 
 
+def pod(name: str, *, namespace: str = "default", priority: int = 0) -> dict[str, Any]:
+    """One such Pod."""
+    spec = {"containers": [{"name": "main", "image": "app:1"}], "priority": priority}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
+
+
 def pods(names: Sequence[str] = NAMES, *, namespace: str = "default") -> SearchStrategy[dict[str, Any]]:
     """Pods that no scheduler has bound yet, as a test puts them on a server."""
 
-    def pod(name: str, priority: int) -> dict[str, Any]:
-        spec = {"containers": [{"name": "main", "image": "app:1"}], "priority": priority}
-        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
-
-    return st.builds(pod, st.sampled_from(names), priorities())
+    return st.builds(pod, st.sampled_from(names), namespace=st.just(namespace), priority=priorities())
 
 
 # -- calls ----------------------------------------------------------------------------------------------------------

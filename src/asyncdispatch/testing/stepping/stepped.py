@@ -185,6 +185,13 @@ class SteppedDispatcher(Observing):
             started.append(flight)
         return started
 
+    def go_on(self) -> None:
+        """A prompt loop and a calm server: start what may start, and answer each request that has been made by now."""
+        self.start_all()
+        for flight in self.flights:
+            if not flight.over:
+                flight.stop() if flight.stopping else flight.answer()
+
     def advance(self, seconds: float) -> None:
         """Let time pass as a prompt loop sees it: what was asked to stop stops, what is due is done, time-outs too."""
         end = self.driver.now + ns(seconds)

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from asyncdispatch._core.states import SECOND
-from asyncdispatch.calls import ObjectRef
+from asyncdispatch.calls import APICall, ObjectRef
 from asyncdispatch.testing.stepping import events
 
 __all__ = ["tell", "tickets_in"]
 
-LONGEST = 160
+LONGEST = 200
+COMMON = frozenset((*APICall.__dataclass_fields__, "common"))
 
 
 def tell(happened: Iterable[events.Event], ref: ObjectRef | None = None) -> list[str]:
@@ -30,6 +31,19 @@ def tell(happened: Iterable[events.Event], ref: ObjectRef | None = None) -> list
             text = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
             lines.append(f"{event.step:>4}  {event.at / SECOND:>10.3f} s  {text}")
     return lines
+
+
+def words_of(call: APICall[Any]) -> str:
+    """A call by its class, its object, and what its class adds to the fields that all calls have."""
+    own = [f"{name}={value!r}" for name, value in call.__dict__.items() if name not in COMMON and _tells(value)]
+    return f"{type(call).__name__} of {call.target}" + (f" ({', '.join(own)})" if own else "")
+
+
+def _tells(value: Any) -> bool:
+    """Not how it is sent, nor what was left out."""
+    return (
+        value is not None and not callable(value) and not hasattr(value, "transport") and not hasattr(value, "request")
+    )
 
 
 def tickets_in(message: str) -> list[int]:
@@ -51,9 +65,9 @@ def _text_of(event: Any) -> str:
     match event:
         case events.Accepted(ticket=ticket, call=call, lead=lead):
             joins = "" if lead == ticket else f", joins call {lead}"
-            return f"call {ticket} accepted{joins}: {call!r}"
+            return f"call {ticket} accepted{joins}: {words_of(call)}"
         case events.Refused(call=call, error=error):
-            return f"{call!r} refused: {error}"
+            return f"{words_of(call)} refused: {error}"
         case events.Started(ticket=ticket, reconcile=reconcile):
             return f"call {ticket} {'is reconciled' if reconcile else 'starts'}"
         case events.Ended(ticket=ticket, how=how, verdict=verdict):
@@ -66,7 +80,7 @@ def _text_of(event: Any) -> str:
         case events.Left(ticket=ticket):
             return f"call {ticket} is cancelled by its caller"
         case events.Changed(ticket=ticket, call=call):
-            return f"call {ticket} is now {call!r}"
+            return f"call {ticket} is now {words_of(call)}"
     return _text_of_others(event)
 
 
