@@ -34,6 +34,58 @@ def test_without_a_strategy_it_is_full_jitter_from_a_tenth_of_a_second_to_thirty
     assert min(row[13] for row in rows) < 10.0
 
 
+@pytest.fixture
+def longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every draw is the most that it may be."""
+    monkeypatch.setattr(random, "uniform", lambda low, high: high)
+
+
+@pytest.mark.usefixtures("longest")
+def test_the_schedule_without_a_strategy():
+    """At most 0.1 s, doubled each time, never above 30 s; never under 0.05 s."""
+    assert waits(RetryPolicy(), RETRY, 11) == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]
+
+
+def test_the_least_wait_is_a_twentieth_of_a_second(monkeypatch: pytest.MonkeyPatch):
+    """Rule R17: full jitter may draw nothing, and a Retry-After of 0 asks for nothing."""
+    monkeypatch.setattr(random, "uniform", lambda low, high: low)
+    assert waits(RetryPolicy(), RETRY, 3) == [0.05, 0.05, 0.05]
+    assert waits(RetryPolicy(wait=tenacity.wait_none()), asked(VerdictKind.RETRY, 0.0), 1) == [0.05]
+
+
+class Extreme(random.Random):
+    """Draws one end of the range: 0 its lower, 1 its upper."""
+
+    def __init__(self, end: int) -> None:
+        super().__init__()
+        self.end = end
+
+    def uniform(self, a: float, b: float) -> float:
+        return (a, b)[self.end]
+
+
+@pytest.mark.parametrize(("end", "factor"), [(0, 1.0), (1, 1.25)])
+def test_the_schedule_of_later(end: int, factor: float):
+    """Half a second, or what its verdict asks for, doubled each time up to a minute, or to what was asked for if that
+    is more; up to a quarter is added (rule R2)."""
+
+    def schedule(verdict: Verdict, count: int) -> list[float]:
+        delays = Delays(RetryPolicy(max_wait=90.0), Extreme(end))
+        return [delays.next(None, verdict, OSError(), n, 0.0, n)[0] / factor for n in range(1, count + 1)]
+
+    assert schedule(LATER, 9) == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    assert schedule(asked(VerdictKind.LATER, 20.0), 3) == [20.0, 40.0, 60.0]
+    assert schedule(asked(VerdictKind.LATER, 75.0), 2) == [75.0, 75.0]
+    assert schedule(asked(VerdictKind.LATER, 1e6), 2) == [90.0, 90.0]
+
+
+@pytest.mark.parametrize("delay", [-0.001, float("inf"), float("nan")])
+def test_a_wait_that_is_no_time_is_refused(delay: float):
+    """What a strategy gives must be a finite number of seconds, 0 or more."""
+    with pytest.raises(ValueError, match="the wait strategy gave"):
+        waits(RetryPolicy(wait=lambda _: delay), RETRY, 1)
+
+
 def test_a_strategy_of_tenacity_is_taken_as_it_is():
     assert waits(RetryPolicy(wait=tenacity.wait_fixed(3)), RETRY, 3) == [3, 3, 3]
     exponential = tenacity.wait_exponential(multiplier=1, max=5)

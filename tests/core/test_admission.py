@@ -1,16 +1,20 @@
 """Law L4: capacity, quotas, the reserve, shedding, and what Backpressure and pressure say."""
 
+from fractions import Fraction
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from asyncdispatch._core.admission import Pressure
+from asyncdispatch._core.admission import Admission, DrainRate, Pressure
+from asyncdispatch._core.seats import Flow
 from asyncdispatch._core.states import Entry
 from asyncdispatch.config import DispatcherConfig, FlowQuota, RateLimit
 from asyncdispatch.errors import Backpressure
 from asyncdispatch.outcomes import Expired, Shed
 from tests.core.driver import Driver
-from tests.core.words import LEVELS, PERMANENT, READ, RETRY, Patch, pod
+from tests.core.words import LEVELS, PERMANENT, READ, RETRY, SECOND, START, Patch, pod
 
 
 def small(**fields: Any) -> Driver:
@@ -250,4 +254,148 @@ def test_case_k5_offered_ten_times_the_throughput() -> None:
     assert Pressure.FULL in seen
     assert turned_away + len(driver.outcomes) == 600
     assert driver.core.admission.pressure is Pressure.OK
+    driver.finish()
+
+
+@given(capacity=st.integers(1, 60), reserve=st.sampled_from([0.0, 0.1, 0.25, 0.5]), walk=st.lists(st.integers(-9, 12)))
+def test_pressure_is_what_its_words_say(capacity: int, reserve: float, walk: list[int]) -> None:
+    """HIGH above 80 %, until it falls below 60 %; FULL at 100 %, until it falls to 90 %: whatever the capacity is."""
+    admission, flow = Admission(DispatcherConfig(capacity=capacity, reserve=reserve), 1), Flow("f", FlowQuota())
+    ordinary = Fraction(capacity - int(capacity * reserve))
+    words = Pressure.OK
+    for steps in walk:
+        for _ in range(abs(steps)):
+            if steps > 0:
+                admission.entered(flow)
+            elif admission.depth:
+                admission.left(flow, 0)
+            share = admission.depth / ordinary
+            if share >= 1 or (words is Pressure.FULL and share > Fraction(9, 10)):
+                words = Pressure.FULL
+            elif share > Fraction(8, 10) or (words is not Pressure.OK and share >= Fraction(6, 10)):
+                words = Pressure.HIGH
+            else:
+                words = Pressure.OK
+            assert admission.pressure is words, admission.depth
+
+
+# -- how soon there will be room --------------------------------------------------------------------------------------
+
+
+def settle(admission: Admission, count: int, now: int) -> None:
+    for _ in range(count):
+        admission.entered(Flow("f", FlowQuota()))
+        admission.left(Flow("f", FlowQuota()), now)
+
+
+def test_the_drain_rate_is_what_was_settled_in_a_second() -> None:
+    """Nothing at first; while no second is over, what was counted so far; then the first second as it was."""
+    rate = DrainRate()
+    assert rate.per_second(START) == 0.0
+    rate.count += 30
+    assert rate.per_second(START + SECOND - 1) == 30.0
+    rate.count += 10
+    assert rate.per_second(START + SECOND) == 40.0
+
+
+def test_the_drain_rate_follows_over_ten_seconds() -> None:
+    """A second counts for a tenth, ten seconds or more for all; between two looks nothing changes."""
+    rate = DrainRate()
+    rate.per_second(START)
+    rate.count += 40
+    rate.per_second(START + SECOND)
+    rate.count += 50
+    assert rate.per_second(START + 2 * SECOND - 1) == 40.0
+    assert rate.per_second(START + 2 * SECOND) == pytest.approx(41.0)
+    rate.count += 100
+    assert rate.per_second(START + 7 * SECOND) == pytest.approx(30.5), "half of it: twenty a second"
+    rate.count += 60
+    assert rate.per_second(START + 27 * SECOND) == pytest.approx(3.0)
+
+
+def test_retry_after_is_exact() -> None:
+    """(places + a tenth of the capacity) / rate, between 0.05 and 30 s; 1 s while nothing is known."""
+    driver = small(capacity=100, reserve=0.0, lane_capacity=1)
+    fill(driver, 100)
+    assert refused(driver).retry_after == 1.0
+    admission = driver.core.admission
+
+    def after(rate: float, depth: int = 100) -> float:
+        slow = Admission(DispatcherConfig(capacity=100, reserve=0.0), 1)
+        settle(slow, 0, START)
+        slow.drain.roll(START)
+        slow.drain.count = round(rate * 4)
+        for _ in range(depth):
+            slow.entered(Flow("f", FlowQuota()))
+        with pytest.raises(Backpressure) as full:
+            slow.admit(Flow("f", FlowQuota()), 0, False, START + 4 * SECOND)
+        return full.value.retry_after
+
+    assert after(5.0) == pytest.approx(11 / 5.0)
+    assert after(0.25) == 30.0
+    assert after(1_000.0) == 0.05
+    assert after(5.0, 104) == pytest.approx(15 / 5.0), "four more must leave before"
+    admission.joined = driver.config.max_joined
+    with pytest.raises(Backpressure) as full:
+        admission.admit_joiner(driver.now)
+    assert full.value.retry_after == 1.0
+    assert admission.refuse_object(driver.now, 1, 1).retry_after == 1.0
+    admission.joined = 0
+    driver.finish()
+
+
+@pytest.mark.parametrize(("timeout", "shed_first"), [(0.9, True), (1.1, False)])
+def test_too_late_is_what_the_queue_takes(timeout: float, shed_first: bool) -> None:
+    """L4: a call is hopeless whose deadline comes before all that is accepted will have ended at the present rate."""
+    driver = small(reserve=0.0)
+    for entry in fill(driver, 10):  # ten a second
+        assert driver.start() is entry
+        driver.succeed(entry)
+        driver.advance(0.1)
+    urgent = {"priority": LEVELS["low"], "sheddable": True}
+    near = fill(driver, 1, timeout=timeout, **urgent)[0]
+    last = fill(driver, 9, **urgent)[-1]
+    fill(driver, 1, priority=LEVELS["high"])
+    driver.outcome(near if shed_first else last, Shed)
+    assert (near if not shed_first else last).settled is None
+    driver.finish()
+
+
+def test_a_hopeless_call_of_a_lower_level_goes_before_the_newest() -> None:
+    """L4: of all levels below, but not of its own, and not one that has left already."""
+    driver = small(reserve=0.0)
+    for entry in fill(driver, 5):
+        assert driver.start() is entry
+        driver.succeed(entry)
+        driver.advance(0.2)
+    own = fill(driver, 1, priority=LEVELS["elevated"], sheddable=True, timeout=0.2)[0]
+    left = fill(driver, 1, priority=LEVELS["low"], sheddable=True, timeout=0.3)[0]
+    late = fill(driver, 1, priority=LEVELS["default"], sheddable=True, timeout=0.5)[0]
+    fill(driver, 6, priority=LEVELS["lowest"], sheddable=True)
+    driver.cancel(left)
+    fill(driver, 2, priority=LEVELS["lowest"], sheddable=True)
+    fill(driver, 1, priority=LEVELS["elevated"])
+    driver.outcome(late, Shed)
+    assert own.settled is None
+    driver.finish()
+
+
+def test_a_full_flow_tells_who_is_sheddable_in_it() -> None:
+    """L4: within a full flow the newest of the lowest level; a full flow is shed from also when there is room."""
+    driver = small(flows={"a": FlowQuota(max_queued=3)})
+    low = [driver.submit(target=pod(n), flow="a", priority=LEVELS["low"], sheddable=True) for n in ("one", "two")]
+    lowest = driver.submit(target=pod("three"), flow="a", priority=LEVELS["lowest"], sheddable=True)
+    driver.submit(target=pod("four"), flow="a", priority=LEVELS["high"])
+    driver.outcome(lowest, Shed)
+    driver.submit(target=pod("five"), flow="a", priority=LEVELS["high"])
+    driver.outcome(low[1], Shed)
+    assert low[0].settled is None
+    assert refused(driver, flow="a", priority=LEVELS["low"]).scope == "flow"
+    driver.finish()
+
+
+def test_prerequisites_are_refused_at_the_whole_capacity() -> None:
+    """L4: the reserve ends at the capacity, exactly; and the refusal says how many must leave for an ordinary call."""
+    driver = small(capacity=10, reserve=0.25)
+    assert (driver.core.admission.total, driver.core.admission.ordinary) == (10, 8)
     driver.finish()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from asyncdispatch._core.idempotency import KeyIndex
 from asyncdispatch._core.states import CallState, Entry
 from asyncdispatch.calls import Applied, Effect
 from asyncdispatch.config import DispatcherConfig
@@ -59,6 +60,36 @@ def test_different_operations_are_not_joined(other: dict[str, Any]) -> None:
     two = driver.submit(**{**KEYED, **other})
     assert one.lead is not two.lead
     driver.finish()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"idempotency_key": "other"},
+        {"call_type": "other"},
+        {"target": pod("q")},
+        {"target": pod("p", "u1")},
+        {"version": "7"},
+        {"effect": CREATE},
+        {"effect": READ},
+        {"scope": "other credentials"},
+    ],
+)
+def test_equal_hashes_are_not_equal_operations(other: dict[str, Any]) -> None:
+    """L8: two operations may have one hash; each finds its own execution, and leaves the other's alone as it ends."""
+    driver = Driver()
+    one, two = driver.submit(**KEYED), driver.submit(**{**KEYED, **other})
+    index = KeyIndex()
+    index.add(7, one)
+    assert index.find(7, two.call) is None
+    index.add(7, two)
+    assert index.find(7, one.call) is one
+    assert index.find(7, two.call) is two
+    index.remove(one)
+    assert index.find(7, one.call) is None
+    assert index.find(7, two.call) is two
+    index.remove(one)
+    assert len(index) == 1
 
 
 def test_keyless_writes_never_join_but_reads_of_one_version_do() -> None:

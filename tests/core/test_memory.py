@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
+from asyncdispatch._core.idempotency import Memory
 from asyncdispatch.config import DispatcherConfig, IdempotencyPolicy
 from asyncdispatch.outcomes import Succeeded
 from tests.core.driver import Driver
-from tests.core.words import GONE, PERMANENT, READ, answer, pod
+from tests.core.words import GONE, PERMANENT, READ, Call, answer, pod
 
 KEYED: dict[str, Any] = {"idempotency_key": "k"}
 
@@ -90,3 +91,55 @@ def test_reads_and_failures_are_not_remembered() -> None:
     done(forgetful)
     assert not forgetful.submit(**KEYED).done()
     forgetful.finish()
+
+
+def test_nothing_is_kept_unless_configured() -> None:
+    """L19: without a policy the memory stays empty."""
+    driver = Driver()
+    done(driver)
+    assert len(driver.core.memory) == 0
+    driver.finish()
+
+
+def test_the_latest_success_is_remembered() -> None:
+    """L8: a `fresh` call has succeeded since; its value is the one."""
+    driver = remembering()
+    done(driver, "old")
+    done(driver, "new", fresh=True)
+    assert driver.outcome(driver.submit(**KEYED), Succeeded).value == "new"
+    driver.finish()
+
+
+def test_each_key_is_remembered_for_its_own_time() -> None:
+    """L8: `ttl` from its success, to the nanosecond; the older one's end takes nothing else along."""
+    driver = remembering(ttl=10.0)
+    done(driver, "one", target=pod("one"))
+    driver.advance(4.0)
+    done(driver, "two", target=pod("two"))
+    driver.advance(6.0 - 1e-9)
+    assert driver.submit(target=pod("one"), **KEYED).done()
+    driver.advance(1e-9)
+    assert not driver.submit(target=pod("one"), **KEYED).done()
+    assert driver.submit(target=pod("two"), **KEYED).done()
+    driver.advance(4.0)
+    assert not driver.submit(target=pod("two"), **KEYED).done()
+    driver.finish()
+
+
+def test_equal_hashes_are_not_equal_operations() -> None:
+    """L8: what is remembered is compared, whatever its hash."""
+    memory = Memory(IdempotencyPolicy(ttl=10.0))
+    memory.remember(1, 7, Call(idempotency_key="one"), "value", 0)
+    assert memory.find(7, Call(idempotency_key="one"), 1) == ("value",)
+    assert memory.find(7, Call(idempotency_key="other"), 1) is None
+
+
+def test_keys_of_other_objects_stay_remembered() -> None:
+    """L8: only the object that is gone is forgotten, with all its keys."""
+    driver = remembering()
+    for name, key in (("a", "one"), ("a", "two"), ("b", "one")):
+        done(driver, target=pod(name), idempotency_key=key)
+    driver.forget(pod("a"))
+    assert len(driver.core.memory) == 1
+    assert driver.submit(target=pod("b"), idempotency_key="one").done()
+    driver.finish()

@@ -5,16 +5,20 @@ All of it delays and none of it fails a call. Nobody holds a seat meanwhile (law
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from asyncdispatch._core import parking
-from asyncdispatch._core.parking import Signal
+from asyncdispatch._core.parking import Budget, Signal
 from asyncdispatch._core.states import CallState, Entry
 from asyncdispatch.calls import Again, Applied, Effect, Refused, Unknown, VerdictKind
 from asyncdispatch.config import BreakerPolicy, DispatcherConfig, RetryBudget
 from asyncdispatch.outcomes import Expired, Failed, Succeeded
 from tests.core.driver import Driver
-from tests.core.words import LATER, PERMANENT, RECONCILE, RETRY, pod
+from tests.core.words import LATER, PERMANENT, RECONCILE, RETRY, SECOND, START, pod
 
 
 def many(driver: Driver, count: int, **fields: object) -> list[Entry]:
@@ -136,6 +140,63 @@ def test_later_and_conflicts_cost_no_retry() -> None:
     driver.finish()
 
 
+class Counted:
+    """A budget in exact fractions."""
+
+    def __init__(self, policy: RetryBudget) -> None:
+        self.policy = policy
+        self.tokens = Fraction(policy.burst)
+        self.seen = START
+
+    def look(self, now: int) -> Fraction:
+        given = Fraction(now - self.seen, SECOND) * Fraction(str(self.policy.per_second))
+        self.tokens = min(Fraction(self.policy.burst), self.tokens + given)
+        self.seen = now
+        return self.tokens
+
+
+@given(
+    ratio=st.sampled_from([0.0, 0.25, 1.0]),
+    per_second=st.sampled_from([0.001, 0.5, 3.0]),
+    burst=st.integers(1, 3),
+    steps=st.lists(st.tuples(st.sampled_from(["take", "earn"]), st.integers(0, 3 * SECOND))),
+)
+def test_the_budget_is_what_its_words_say(
+    ratio: float, per_second: float, burst: int, steps: list[tuple[str, int]]
+) -> None:
+    """`ratio` for each success, `per_second` with time, at most `burst`; a retry takes one."""
+    policy = RetryBudget(ratio=ratio, per_second=per_second, burst=burst)
+    budget, counted, now = Budget(policy), Counted(policy), START
+    for what, wait in steps:
+        now += wait
+        tokens = counted.look(now)
+        assert budget.at(now) == pytest.approx(float(tokens), abs=1e-6)
+        if what == "earn":
+            budget.next_at(now)  # it looks at the clock, which `earn` does not
+            budget.earn()
+            counted.tokens = min(Fraction(burst), tokens + Fraction(str(ratio)))
+        elif abs(tokens - 1) > Fraction(1, 10**6):
+            assert budget.take(now) == (tokens > 1)
+            counted.tokens -= tokens > 1
+        else:
+            return  # by rounding it may be either
+        assert budget.full == (budget.available == burst)
+        assert budget.available == pytest.approx(float(counted.tokens), abs=1e-6)
+
+
+@pytest.mark.parametrize("per_second", [1e-12, 0.3, 1.0, 7.0])
+def test_the_next_retry_is_told_to_the_nanosecond(per_second: float) -> None:
+    """Whoever waits for it is woken when it is there, not before and not after; a trickle is never nothing (L19)."""
+    early, punctual = (Budget(RetryBudget(ratio=0.0, per_second=per_second, burst=1)) for _ in range(2))
+    assert early.next_at(START) == START, "there is one"
+    assert early.take(START)
+    assert punctual.take(START)
+    due = punctual.next_at(START)
+    assert due > START
+    assert not early.take(due - 1)
+    assert punctual.take(due)
+
+
 # -- breakers ---------------------------------------------------------------------------------------------------------
 
 BREAKER = DispatcherConfig(breaker=BreakerPolicy(failures=3, open_for=5.0), max_in_flight=100)
@@ -250,6 +311,64 @@ def test_a_late_fault_of_before_does_not_keep_it_open() -> None:
         driver.fail(entry, RETRY, delay=0.0, signal=Signal.FAULT)
     driver.advance(1.0)
     assert len(driver.start_all()) == 1
+    driver.finish()
+
+
+def test_a_breaker_that_holds_others_is_not_dropped_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """L19: at the cap only one that blocks nobody makes room; if there is none, the newcomer has no breaker."""
+    monkeypatch.setattr(parking, "MAX_BREAKERS", 2)
+    driver = Driver(BREAKER)
+    opened(driver, flow="a")
+    opened(driver, flow="b")
+    opened(driver, flow="c")
+    many(driver, 3, flow="a")
+    many(driver, 3, flow="b")
+    assert [entry.call.flow for entry in driver.start_all()] == ["c"] * 3
+    driver.finish()
+
+
+def test_a_breaker_that_counts_makes_room_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """L19: at the cap, one with some failures is forgotten, an open one is not."""
+    monkeypatch.setattr(parking, "MAX_BREAKERS", 2)
+    driver = Driver(BREAKER)
+    opened(driver, flow="a")
+    (counting,) = many(driver, 1, flow="b")
+    driver.start()
+    driver.fail(counting, RETRY, delay=90.0, signal=Signal.FAULT)
+    opened(driver, flow="c")
+    many(driver, 1, flow="a")
+    many(driver, 1, flow="c")
+    assert driver.start() is None
+    assert {flow for flow, _ in driver.core.breakers.table} == {"a", "c"}
+    driver.finish()
+
+
+def test_a_closed_breaker_counts_from_nothing() -> None:
+    """After the probe's success it takes as many failures in a row as at first."""
+    driver = Driver(BREAKER)
+    opened(driver)
+    driver.advance(5.0)
+    (probe,) = driver.start_all()
+    driver.succeed(probe)
+    started = driver.start_all()
+    for entry in started:
+        driver.fail(entry, RETRY, delay=90.0, signal=Signal.FAULT)
+    assert len(started) == 2
+    assert many(driver, 1) == driver.start_all()
+    driver.finish()
+
+
+def test_another_answer_during_a_probe_closes_the_breaker() -> None:
+    """An old attempt that ends well meanwhile says as much as the probe would."""
+    driver = Driver(BREAKER)
+    old = many(driver, 1)[0]
+    driver.start()
+    opened(driver)
+    many(driver, 2)
+    driver.advance(5.0)
+    assert len(driver.start_all()) == 1
+    driver.succeed(old)
+    assert len(driver.start_all()) == 4
     driver.finish()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from asyncdispatch._core.parking import LaterScope
 from asyncdispatch._core.states import CallState
 from asyncdispatch.calls import Again, Unknown, VerdictKind
 from asyncdispatch.config import BreakerPolicy, DispatcherConfig
@@ -68,6 +69,48 @@ def test_the_window_opens_when_the_condition_has_passed() -> None:
             driver.succeed(entry)
     assert all(entry.done() for entry in entries)
     assert rounds <= 7
+    driver.finish()
+
+
+def test_the_window_doubles_with_each_that_passes() -> None:
+    """R2: four at first; eight after one success; four again once the condition holds."""
+    driver = Driver(DispatcherConfig(max_in_flight=1_000))
+    refuse_all(driver, 60, "quota", 1.0)
+    driver.advance(1.0)
+    first, *others = driver.start_all()
+    assert len(others) == 3
+    driver.succeed(first)
+    more = driver.start_all()
+    assert len(others + more) == 8
+    for entry in others + more:
+        driver.fail(entry, LATER, scope="quota", delay=60.0)
+    assert len(driver.start_all()) == 4
+    driver.finish()
+
+
+def test_the_window_is_bounded() -> None:
+    """R2: a condition that held for thousands is not met by all of them at once."""
+    scope: LaterScope = LaterScope("quota")
+    driver = Driver(DispatcherConfig(max_in_flight=1))
+    for entry in many(driver, 20):
+        scope.members[entry.ticket] = scope.due[entry.ticket] = entry
+        assert scope.next_due() is entry
+        scope.answered(entry, later=False)
+    assert scope.window == 1_024
+    scope.answered(entry, later=True)
+    assert scope.window == 1_024, "its answer was told already"
+
+
+def test_who_waits_for_a_scope_starts_in_the_order_of_being_due() -> None:
+    """R2: first due, first tried; whoever has left is not waited for."""
+    driver = Driver(DispatcherConfig(max_in_flight=1_000))
+    entries = refuse_all(driver, 12, "quota", 1.0)
+    driver.advance(1.0)
+    started = driver.start_all()
+    assert started == entries[:4]
+    driver.cancel(entries[4])
+    driver.succeed(started[0])
+    assert driver.start_all() == entries[5:10]
     driver.finish()
 
 
@@ -223,6 +266,78 @@ def test_hold_limit_ends_it_as_permanent() -> None:
         assert outcome.verdict.kind is PERMANENT
         assert outcome.elapsed_seconds <= 31.0
     assert not driver.core.holds
+    driver.finish()
+
+
+def test_everybody_held_is_told_the_latest_refusal() -> None:
+    """R4: also who was never sent, or was sent before; a probe asks about every ten seconds until the limit."""
+    driver = Driver(DispatcherConfig(hold_limit=15.0))
+    first, second = many(driver, 2, scope="cluster")
+    assert driver.start() is first
+    driver.fail(first, HOLD, error=ValueError("first"))
+    assert driver.start() is None
+    driver.advance(0.5)
+    assert driver.start() is first
+    latest = ValueError("latest")
+    driver.fail(first, HOLD, error=latest)
+    driver.advance(9.9)
+    assert driver.start() is None
+    driver.advance(0.1)
+    assert driver.start_all() == [first]
+    driver.advance(4.4)
+    assert second.settled is None
+    driver.advance(0.1)
+    assert driver.outcome(second, Failed).error is latest
+    assert driver.outcome(second, Failed).elapsed_seconds == pytest.approx(15.0, abs=0.1)
+    driver.finish()
+
+
+@pytest.mark.parametrize("which", ["the probe", "another"])
+def test_each_refusal_is_waited_for_anew(which: str) -> None:
+    """R4: `hold_limit` counts from when the credentials were refused last, if they have been good since."""
+    driver = Driver(DispatcherConfig(hold_limit=30.0, max_in_flight=10))
+    held(driver, 2)
+    driver.advance(0.5)
+    (probe,) = driver.start_all()
+    driver.fail(probe, LATER, delay=20.0)
+    (other,) = driver.start_all()
+    driver.fail(other, RETRY, delay=20.0)
+    driver.advance(20.0)
+    assert set(driver.start_all()) == {probe, other}
+    again = probe if which == "the probe" else other
+    driver.fail(again, HOLD)
+    driver.advance(29.0)
+    assert again.settled is None
+    driver.finish()
+
+
+def test_a_hold_keeps_its_time_over_probes() -> None:
+    """R4: each call fails `hold_limit` after it was held first, also the one that was tried meanwhile."""
+    driver = Driver(DispatcherConfig(hold_limit=12.0))
+    held(driver, 1)
+    driver.advance(0.5)
+    (probe,) = driver.start_all()
+    driver.fail(probe, HOLD)
+    driver.advance(11.4)
+    for entry in driver.start_all():
+        driver.fail(entry, HOLD)
+    assert probe.settled is None
+    driver.advance(0.1)
+    assert driver.outcome(probe, Failed).elapsed_seconds == pytest.approx(12.0, abs=0.01)
+    driver.finish()
+
+
+def test_a_scope_of_its_own_for_a_call_without_one() -> None:
+    """R4: a call that names no credentials holds nobody but itself; a verdict may name whom else it concerns."""
+    driver = Driver()
+    alone, other = many(driver, 2)
+    driver.start()
+    driver.fail(alone, HOLD)
+    assert driver.start() is other
+    driver.fail(other, HOLD, scope="cluster")
+    (newcomer,) = many(driver, 1, scope="cluster")
+    assert driver.start() is None
+    assert newcomer.state is CallState.HELD
     driver.finish()
 
 
