@@ -155,8 +155,12 @@ class RecordedCore(DispatchCore):
             following = super().turn(entry, value, now)
         finally:
             self.quiet = False
-        ticket = "null" if following is None else str(following.ticket)
-        self._write("turn", now, f"{entry.ticket},{self._identity(value)},{ticket}", told)
+        identity = "null" if value is None else self._identity(value)
+        text = f"{entry.ticket},{identity},{'null' if following is None else following.ticket}"
+        if len(self.settled) == told:
+            self.tape.add(f'["turn",{now - self.base},{text}]')
+        else:
+            self._write("turn", now, text, told)
         return following
 
     def succeed(self, entry: Entry, value: Any, now: int, *, found: bool = False) -> None:
