@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from asyncdispatch.testing.apiserver import AuditRecord, EmbeddedAPIServer, Fault, StatusError, answers
+from asyncdispatch.testing.chronicle import Chronicle
 from asyncdispatch.testing.clock import VirtualClock
 from asyncdispatch.testing.controlplane import ControlPlane, ControlPlaneError, Role
 from asyncdispatch.testing.proxy import FaultProxy
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AuditRecord",
+    "Chronicle",
     "ControlPlane",
     "ControlPlaneError",
     "DispatcherMachine",

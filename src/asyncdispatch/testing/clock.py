@@ -74,12 +74,12 @@ class VirtualClock:
         return loop
 
     def follow(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Read the time of `loop`, which is virtual already (pytest's mark `looptime`).
+        """Read the time of a loop that looptime has made, or has prepared (as it does those of pytest's tests).
 
-        Raises `ConfigurationError` for a loop that really waits.
+        Raises `ConfigurationError` for any other.
         """
-        if not getattr(loop, "looptime_on", False):
-            raise ConfigurationError("loop", loop, "its time is real: mark the test with pytest.mark.looptime")
+        if not hasattr(loop, "setup_looptime"):
+            raise ConfigurationError("loop", loop, "its time is real: let `new_event_loop`, or looptime, make it")
         self._loop = loop
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:

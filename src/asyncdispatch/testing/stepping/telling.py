@@ -10,7 +10,7 @@ from asyncdispatch._core.states import SECOND
 from asyncdispatch.calls import APICall, ObjectRef
 from asyncdispatch.testing.stepping import events
 
-__all__ = ["tell", "tickets_in"]
+__all__ = ["tell", "tickets_in", "told", "words_of"]
 
 LONGEST = 200
 COMMON = frozenset((*APICall.__dataclass_fields__, "common"))
@@ -74,7 +74,7 @@ def _text_of(event: Any) -> str:
             said = "" if verdict is None else f" ({verdict.kind.value}{': ' if verdict.reason else ''}{verdict.reason})"
             return f"call {ticket} {how.replace('_', ' ')}{said}"
         case events.Settled(ticket=ticket, outcome=outcome):
-            return f"call {ticket} is told {type(outcome).__name__}{_why(outcome)}"
+            return f"call {ticket} {told(outcome)}"
         case events.Stopping(ticket=ticket):
             return f"call {ticket} is asked to stop"
         case events.Left(ticket=ticket):
@@ -99,9 +99,11 @@ def _text_of_others(event: Any) -> str:
     return ""
 
 
-def _why(outcome: Any) -> str:
+def told(outcome: Any) -> str:
+    """An outcome, and why."""
+    said = f"is told {type(outcome).__name__}"
     for name in ("by", "where", "reason", "error", "value"):
         if hasattr(outcome, name):
-            text = f" ({name} {getattr(outcome, name)!r})"
-            return text + (", and may have been applied" if outcome.ambiguous else "")
-    return ""
+            said += f" ({name} {getattr(outcome, name)!r})"
+            break
+    return said + (", and may have been applied" if outcome.ambiguous else "")
