@@ -80,10 +80,10 @@ class LosesWrites(Server):
 class GoesBackInTime(Server):
     """Now and then an old version is given out again."""
 
-    def change(self, call: SimulatedCall, before: State | None) -> State | None:
+    def land(self, request: RequestRecord, now: int) -> Any:
         if self.revision % 500 == 499:
             self.revision -= 20
-        return super().change(call, before)
+        return super().land(request, now)
 
 
 # -- cores ------------------------------------------------------------------------------------------------------------

@@ -32,8 +32,6 @@ class SimulatedCall(APICall[Any]):
 
     fields: Mapping[str, Any] = NOTHING
     verb: ClassVar[str] = "patch"
-    fenced: ClassVar[bool] = True
-    """The server has something to refuse it for, besides faults."""
     watched: ClassVar[bool] = False
     """Its object is watched: a Pod."""
     looks: ClassVar[bool] = False
@@ -67,7 +65,6 @@ class Note(SimulatedCall):
 
     call_type = "note"
     verb = "apply"
-    fenced = False
 
     def __init__(self, number: int, **fields: Any) -> None:
         super().__init__(**fields)

@@ -305,7 +305,7 @@ class _Checker:
                 self._changed(request, call, done)
             elif call.verb != "get" and after is not None and not _shows(after, call):
                 self._found("legal", f"a {call.verb} is answered well, but changes nothing", request, request.landed)
-            if call.fenced:
+            if call.target.uid is not None or call.version is not None:
                 self._fenced(request, call)
 
     def _changed(self, request: RequestRecord, call: Any, done: dict[Any, RequestRecord]) -> None:

@@ -111,6 +111,7 @@ class Server:
         self.trouble = ""
         self.trouble_until = 0
         self._draw = random.random
+        self._audit = history.audit
         self._latencies = _latencies(scenario.latency)
         self._faults = list(zip(accumulate(scenario.faults.values()), scenario.faults, strict=True))
         self._risk = sum(scenario.faults.values())
@@ -216,22 +217,31 @@ class Server:
         """Carry a request out: its value, or the `Problem` for which it is refused."""
         call = request.call
         target = call.target
-        before = self.objects.get(target.lane)
-        if call.fenced and (problem := self.refusal(call, before)) is not None:
+        lane = target.lane
+        before = self.objects.get(lane)
+        if call.verb == "apply":  # nothing binds it, so nothing can be wrong with it
+            request.landed = now
+            request.before = before
+            self.revision = revision = self.revision + 1
+            after = (f"u{revision}" if before is None else before[0], revision, call.fields)
+            request.after = self.objects[lane] = after
+            self._audit.append(request)
+            return revision
+        if (problem := self.refusal(call, before)) is not None:
             if before is None and call.verb == "get":
                 request.landed = now
-                self.history.audit.append(request)  # that nothing is there was read, too
+                self._audit.append(request)  # that nothing is there was read, too
             return problem
         request.landed = now
         request.before = before
         request.after = after = before if call.verb == "get" else self.change(call, before)
-        self.history.audit.append(request)
+        self._audit.append(request)
         if call.watched and after is not before:
             self.changes.append((target, after))
             if after is None:
-                del self.watched[target.lane]
+                del self.watched[lane]
             elif before is None:
-                self.watched[target.lane] = target
+                self.watched[lane] = target
         return self._value(call, after)
 
     def refusal(self, call: SimulatedCall, before: State | None) -> Problem | None:
@@ -262,9 +272,6 @@ class Server:
                 del self.objects[lane]
             return None
         self.revision = revision = self.revision + 1
-        if call.verb == "apply":
-            after = self.objects[lane] = (f"u{revision}" if before is None else before[0], revision, call.fields)
-            return after
         if before is None:
             after = (call.target.uid or f"u{revision}", revision, call.fields)
         else:
@@ -280,8 +287,6 @@ class Server:
         """What a success is answered with: as the real server, an object where it is one."""
         if after is None:
             return True  # of a deletion
-        if call.verb == "apply":
-            return after[1]
         if call.verb == "bind":
             return call.fields["node"]
         meta = {"name": call.target.name, "namespace": call.target.namespace}

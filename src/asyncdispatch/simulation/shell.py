@@ -91,7 +91,9 @@ class Shell:
         """None if it was refused."""
         core = self.core
         try:
-            entry = core.submit(call, now)
+            entry = core.submit_common(call, now)
+            if entry is None:
+                entry = core.submit_any(call, now)
         except DispatchError as error:
             self.history.refused[type(error).__name__] += 1
             self.after(now)
