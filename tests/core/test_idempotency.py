@@ -90,6 +90,9 @@ def test_equal_hashes_are_not_equal_operations(other: dict[str, Any]) -> None:
     assert index.find(7, two.call) is two
     index.remove(one)
     assert len(index) == 1
+    index.remove(two)
+    index.remove(two)
+    assert len(index) == 0
 
 
 def test_keyless_writes_never_join_but_reads_of_one_version_do() -> None:

@@ -8,7 +8,7 @@ from asyncdispatch._core.idempotency import Memory
 from asyncdispatch.config import DispatcherConfig, IdempotencyPolicy
 from asyncdispatch.outcomes import Succeeded
 from tests.core.driver import Driver
-from tests.core.words import GONE, PERMANENT, READ, Call, answer, pod
+from tests.core.words import GONE, PERMANENT, READ, SECOND, START, Call, answer, pod
 
 KEYED: dict[str, Any] = {"idempotency_key": "k"}
 
@@ -132,6 +132,14 @@ def test_equal_hashes_are_not_equal_operations() -> None:
     memory.remember(1, 7, Call(idempotency_key="one"), "value", 0)
     assert memory.find(7, Call(idempotency_key="one"), 1) == ("value",)
     assert memory.find(7, Call(idempotency_key="other"), 1) is None
+
+
+def test_what_is_too_old_is_not_found() -> None:
+    """L8: within the TTL only, also if nobody has looked at the clock since."""
+    memory, call = Memory(IdempotencyPolicy(ttl=10.0)), Call(idempotency_key="k")
+    memory.remember(1, 7, call, "value", START)
+    assert memory.find(7, call, START + 10 * SECOND - 1) == ("value",)
+    assert memory.find(7, call, START + 10 * SECOND) is None
 
 
 def test_keys_of_other_objects_stay_remembered() -> None:

@@ -119,7 +119,7 @@ def main() -> int:
     choose = named_in(options.only.read_text()) if options.only else sampled(options.sample, options.seed)
     first, slow = run(chosen, options.tests, "smoke", choose)
     results = {mutant: (module, how, test) for module, mutant, how, test in first}
-    again = {mutant for mutant, (_, how, _) in results.items() if how == SURVIVED}
+    again = {mutant for mutant, (_, how, _) in results.items() if how in (SURVIVED, UNREACHED)}
     if again and options.profile:
         print(f"{len(again)} survivors again, with {len(slow)} tests that take longer", flush=True)
         second, _ = run(chosen, options.tests, options.profile, named_in("\n".join(again)), slow)

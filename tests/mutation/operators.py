@@ -177,7 +177,7 @@ def _statements(node: ast.stmt) -> Iterator[ast.stmt]:
         case ast.Continue():
             yield ast.Break()
             yield ast.Pass()
-        case ast.Return(value=ast.expr() as value) if not _is_none(value):
+        case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
             yield ast.Return(ast.Constant(None))
     if isinstance(node, ast.AugAssign) and type(node.op) in ARITHMETIC:
         yield ast.AugAssign(node.target, ARITHMETIC[type(node.op)](), node.value)
@@ -218,7 +218,3 @@ def _replacements(node: ast.AST, condition: bool) -> Iterator[ast.expr]:
             yield only
     if condition and isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.NamedExpr | ast.Subscript):
         yield ast.UnaryOp(ast.Not(), node)
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
