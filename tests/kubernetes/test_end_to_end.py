@@ -88,6 +88,18 @@ async def test_e1_a_status_patch_that_loses_its_fence(server, cluster):
     assert [record.status for record in server.audit if record.method == "PATCH"] == [409, 409, 409, 200]
 
 
+@pytest.mark.xfail(reason="403 is for good, at once: it is not known yet how to tell (kubernetes/kubernetes#121635)")
+async def test_a_server_that_has_just_started_knows_no_roles(server, cluster):
+    """A right that was there a moment ago is not missing for good: the server has yet to read its roles."""
+    pod = server.create(new_pod())
+    async with Dispatcher() as dispatcher:
+        await dispatcher.run(cluster.patch(pod, {"metadata": {"labels": {"a": "1"}}}))
+        told = 'pods "p" is forbidden: User "s" cannot patch resource "pods" in API group "" in the namespace "ns"'
+        server.fail(status=403, reason="Forbidden", message=told, times=3, method="PATCH")
+        outcome = await dispatcher.submit(cluster.patch(pod, {"metadata": {"labels": {"b": "2"}}})).outcome()
+    assert isinstance(outcome, Succeeded), outcome
+
+
 async def test_g5_two_binders(server, cluster):
     """A rival was first for 30 of 100: each ends by one GET, permanent, and is not retried."""
     pods = [server.create(new_pod(f"p{i}")) for i in range(100)]
