@@ -339,7 +339,7 @@ class APICall(Generic[T]):
         """Do it. Runs on the event loop, may be called again after an error; cancelled at its time-out."""
         raise NotImplementedError(f"{type(self).__name__} does not define execute")
 
-    def merge(self, pending: Self) -> Self | None:
+    def merge(self, pending: Any) -> Self | None:
         """One call that does what `pending`, then this call, would do; None: keep both, in order (law L13)."""
         return None
 
