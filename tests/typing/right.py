@@ -194,7 +194,7 @@ class Watcher:
     """An observer has what methods it likes."""
 
     def settled(self, handle: CallHandle[Any], outcome: Outcome[Any]) -> None:
-        print(handle.ticket, outcome.queued_seconds)
+        assert_type(outcome.queued_seconds, float)
 
 
 async def everything(put: Callable[[LookAgain], None]) -> None:
@@ -205,7 +205,7 @@ async def everything(put: Callable[[LookAgain], None]) -> None:
             async with Requeue(dispatcher, put, relist=lambda lost: None):
                 await use(dispatcher)
     assert_type(recorder.ended, str | None)
-    print(Guard(GuardPolicy(), rollout=rollout))
+    assert_type(Guard(GuardPolicy(), rollout=rollout), Guard)
 
 
 async def on_kubernetes(cluster: Cluster, dispatcher: Dispatcher, pods: Sequence[dict[str, Any]]) -> None:

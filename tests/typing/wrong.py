@@ -63,7 +63,7 @@ async def mistakes(dispatcher: Dispatcher) -> None:
     await dispatcher.switch("sync", "by hand")  # type: ignore[arg-type]
     dispatcher.mode = Mode.SYNC  # type: ignore[misc]
     dispatcher.forget("default/web-0", "gone")  # type: ignore[arg-type]
-    print(text)
+    text.upper()
 
 
 def calls() -> None:
