@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 
 # Where a bug is looked for there is no need to make the run that shows it small.
 QUICKLY = settings(
-    max_examples=300,
+    max_examples=1000,
     stateful_step_count=25,
     derandomize=True,
     deadline=None,

@@ -33,6 +33,7 @@ STOPPING = RUNNER.flatmap(lambda machine: st.sampled_from(machine.stopping))
 STRAGGLERS = RUNNER.flatmap(lambda machine: st.sampled_from(machine.dispatcher.stragglers))
 WAITING = RUNNER.flatmap(lambda machine: st.sampled_from(machine.unsettled))
 STORED = RUNNER.flatmap(lambda machine: st.sampled_from(list(machine._stored)))
+OBJECTS = RUNNER.flatmap(lambda machine: st.sampled_from(list(machine._scene)))
 TROUBLES = RUNNER.flatmap(lambda machine: machine.troubles())
 CHANGES = RUNNER.flatmap(lambda machine: machine.changes())
 PAUSES = RUNNER.flatmap(lambda machine: machine.pauses())
@@ -71,6 +72,13 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.dispatcher = SteppedDispatcher(self.config, server=self.server, clock=self.clock)
         self._versions: dict[str, list[Json]] = {}
         """What was to be seen of each object, by lane, the newest last."""
+        self._scene: dict[str, tuple[str, Mapping[str, Any]]] = {}
+        """The objects' lanes, and how they began, by what they are called in the steps of a failing run."""
+        for obj in self.objects:
+            put = self.server.put(obj)
+            ref = replace(ObjectRef.of(put), uid=None)
+            self._scene[str(ref)] = ref.lane, obj
+            self._seen(put)
 
     # -- what a subclass defines --------------------------------------------------------------------------------------
 
@@ -105,18 +113,15 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     @property
     def stored(self) -> list[Json]:
-        """The objects of the kinds, and with the names, that this machine is about, as they are on the server."""
-        return list(self._stored.values())
+        """The objects of this machine, as they are on the server; one that is gone as it was seen last."""
+        there = self._stored
+        return [there.get(name) or self._versions[lane][-1] for name, (lane, _) in self._scene.items()]
 
     @property
     def _stored(self) -> dict[str, Json]:
-        """The same, by what they are called in the steps of a failing run."""
-        found = {str(self._ref(obj)): self.server.find(obj) for obj in self.objects}
+        """Those that are there, by name."""
+        found = {name: self.server.find(obj) for name, (_, obj) in self._scene.items()}
         return {name: obj for name, obj in found.items() if obj is not None}
-
-    @staticmethod
-    def _ref(obj: Any) -> ObjectRef:
-        return replace(ObjectRef.of(obj), uid=None)
 
     @property
     def handles(self) -> list[CallHandle[Any]]:
@@ -139,17 +144,21 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     # -- steps: calls -------------------------------------------------------------------------------------------------
 
-    @initialize()
-    def set_the_scene(self) -> None:
-        for obj in self.objects:
-            self._seen(self.server.put(obj))
+    @initialize(calls=st.lists(CALLS, min_size=1, max_size=3))
+    def first(self, calls: list[APICall[Any]]) -> None:
+        """Something is under way in every run, whichever rules Hypothesis leaves out of it."""
+        for call in calls:
+            self.submit(call, False)
+        self.dispatcher.start()
 
-    @rule(call=CALLS)
-    def submit(self, call: APICall[Any]) -> None:
+    @rule(call=CALLS, start=st.booleans())
+    def submit(self, call: APICall[Any], start: bool) -> None:
         try:
             self.dispatcher.submit(call)
         except RefusedError:
             pass
+        if start:
+            self.dispatcher.start()
 
     @rule()
     def start(self) -> None:
@@ -193,29 +202,30 @@ class DispatcherMachine(RuleBasedStateMachine):
     def let_time_pass(self, seconds: float) -> None:
         self.dispatcher.advance(seconds)
 
-    @precondition(lambda self: self.stored)
+    @precondition(lambda self: self._stored)
     @rule(obj=STORED, change=CHANGES)
     def rival_changes(self, obj: str, change: Json) -> None:
         found = self._stored[obj]
         self.dispatcher.note(f"a rival writes {change}", ObjectRef.of(found))
         self._seen(self.server.patch_object(found, change))
 
-    @precondition(lambda self: self.recreates and self.stored)
-    @rule(obj=STORED)
+    @precondition(lambda self: self.recreates and self.objects)
+    @rule(obj=OBJECTS)
     def rival_recreates(self, obj: str) -> None:
-        self.server.finish(self._stored[obj])
-        new = self.server.put(next(each for each in self.objects if str(self._ref(each)) == obj))
-        self.dispatcher.note(f"a rival deletes it, and creates it anew as {new['metadata']['uid']}", ObjectRef.of(new))
+        if obj in self._stored:
+            self.server.finish(self._stored[obj])
+        new = self.server.put(self._scene[obj][1])
+        self.dispatcher.note(f"a rival creates it anew as {new['metadata']['uid']}", ObjectRef.of(new))
         self._seen(new)
 
-    @precondition(lambda self: self.stored)
+    @precondition(lambda self: self._stored)
     @rule(obj=STORED, back=st.integers(0, 3), fresh=st.booleans())
     def observe(self, obj: str, back: int, fresh: bool) -> None:
         """What a read begun now answers (`fresh`), or what a cache shows, which may be some versions `back`."""
         versions = self._seen(self._stored[obj])
         self.dispatcher.observe(versions[-1 if fresh else max(0, len(versions) - 1 - back)], fresh=fresh)
 
-    @precondition(lambda self: self.stored)
+    @precondition(lambda self: self._stored)
     @rule(obj=STORED)
     def schedule_anew(self, obj: str) -> None:
         """A new scheduling context, which ends the object's older one."""

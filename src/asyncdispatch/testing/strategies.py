@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 C = TypeVar("C", bound=APICall[Any])
+T = TypeVar("T")
 
 NAMES = ("a", "b")
 PRIORITIES = (-1_000, 0, 1_000_000)
@@ -148,7 +149,7 @@ def pauses() -> SearchStrategy[float]:
     return st.sampled_from([0.0, 0.01, 0.5, 5.0, 60.0])
 
 
-def schedules(items: SearchStrategy[C], *, max_size: int = 20) -> SearchStrategy[list[tuple[float, C]]]:
+def schedules(items: SearchStrategy[T], *, max_size: int = 20) -> SearchStrategy[list[tuple[float, T]]]:
     """Who comes when: pairs of the seconds since the one before, and what comes."""
     return st.lists(st.tuples(pauses(), items), max_size=max_size)
 

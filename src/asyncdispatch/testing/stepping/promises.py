@@ -94,6 +94,8 @@ def _in_dicts(before: dict[str, Any], wanted: dict[str, Any], found: dict[str, A
         place = f"{path}.{key}" if path else key
         if key not in found:
             return f"{place} is missing (it should be {value!r})"
+        if key == "deletionTimestamp":
+            continue  # that it is there is what counts
         if where := difference(before.get(key), value, found[key], place):
             return where
     for key in before:
