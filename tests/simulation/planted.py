@@ -162,3 +162,10 @@ class NamesNobody(DispatchCore):
         if kind in (Overwritten, Skipped):
             args = (args[0] + 1,)
         super()._tell(handle, now, kind, args, **more)
+
+
+class ForgetsOwnWrites(DispatchCore):
+    """A success is not shown until the watch shows it."""
+
+    def _note_answer(self, entry: Entry, value: Any, write: bool, now: int) -> None:
+        super()._note_answer(entry, value, False, now)

@@ -47,6 +47,7 @@ def test_a_fault_of_the_server_is_found(fault: type[Server], scenario: str, rule
         (planted.PassesInLine, "tight", "in line"),
         (planted.TellsEachItsOwn, "churn", "joined"),
         (planted.NamesNobody, "churn", "superseded"),
+        (planted.ForgetsOwnWrites, "churn", "own writes are seen"),
     ],
 )
 def test_a_fault_of_the_core_is_found(fault: type[DispatchCore], scenario: str, rule: str) -> None:

@@ -130,7 +130,7 @@ def good() -> World:
     """Some of everything, as it should be."""
     world = World()
     world.pod()
-    context = ContextRecord(1, world.now)
+    context = ContextRecord(1, world.now, parent=ContextRecord(2, world.now))
     world.done(note(1))
     world.done(note(2))
     lost = world.call(make())
@@ -152,6 +152,7 @@ def good() -> World:
     late = world.call(note(5))
     world.send(late)
     world.tell(late, "cancelled", late=True)
+    world.decisions.append((1, "u1", 0))
     world.terms += [Term(1, 0, 5), Term(2, 5, 9)]
     return world
 
@@ -373,6 +374,21 @@ def a_bind_decided_on_another_version(world: World) -> None:
     world.done(bind(version="7"))
 
 
+def placed_again(world: World) -> None:
+    world.done(bind())
+    world.decisions.append((1, "u1", world.later()))
+
+
+def a_bind_of_an_earlier_leader(world: World) -> None:
+    """It was sent in time, decided on a version, and lands when the later leader has written."""
+    terms = [ContextRecord(number, number) for number in (1, 2)]
+    early = world.call(bind(version="11"), context=ContextRecord(3, 1, parent=terms[0]))
+    late = world.call(status("a"), replica=2, context=ContextRecord(4, 2, parent=terms[1]))
+    for record in (late, early):
+        world.send(record)
+        world.tell(record)
+
+
 def two_leaders(world: World) -> None:
     world.terms += [Term(1, 0, 5), Term(2, 4, 9)]
 
@@ -410,6 +426,8 @@ def two_leaders(world: World) -> None:
         (answered_before_an_earlier_one_was_sent, "real time"),
         (a_bind_of_another_uid, "fenced"),
         (a_bind_decided_on_another_version, "fenced"),
+        (placed_again, "own writes are seen"),
+        (a_bind_of_an_earlier_leader, "no dead hand"),
         (two_leaders, "one leader"),
     ],
 )

@@ -96,6 +96,12 @@ class Bind(SimulatedCall):
             return Refused(STALE)
         return Again(self)
 
+    def apply(self, obj: Any) -> Any:
+        """The Pod's State as the server leaves it. A Pod that has a node stays as it is."""
+        if obj is None or self._is_other(obj) or "node" in obj[2]:
+            return obj
+        return obj[0], obj[1], {**obj[2], **self.fields}
+
     async def reconcile(self, attempt: Attempt, error: BaseException) -> Any:  # that it is defined is what counts
         raise NotImplementedError
 

@@ -38,10 +38,12 @@ RULES = {
     "nothing too late": "nothing is sent after its deadline (law L5)",
     "superseded": "who names another call as its heir is right (laws L12, L13)",
     "merged": "what a merged call has said is said by its heir (law L13)",
+    "own writes are seen": "no Pod is placed again by who was told that its bind succeeded (law L18)",
     "joined": "who shares an execution gets its value (law L8)",
     "legal": "every request finds what the one before it has left, and changes what it says (the server's own)",
     "real time": "the server's order does not contradict the senders' clocks (linearizability)",
     "fenced": "what is fenced by uid or version acts on that uid and version only (law L17)",
+    "no dead hand": "nothing of an earlier leader, bound or decided on a version, lands after a later one's (rule R7)",
     "one leader": "no two replicas take themselves for the leader at one time (rule R7)",
 }
 """What is checked, by the name that a violation tells."""
@@ -87,6 +89,7 @@ class _Checker:
         self._lines()
         self._audit()
         self._terms()
+        self._decisions()
         return Findings(self.checks, self.violations)
 
     def _found(self, rule: str, what: str, record: CallRecord | RequestRecord, at: int) -> None:
@@ -284,6 +287,7 @@ class _Checker:
         sent: dict[str, int] = {}
         done: dict[Any, RequestRecord] = {}
         newest = 0
+        leaders: dict[str, tuple[int, bool]] = {}
         for request in audit:
             call: Any = request.call
             lane = call.target.lane
@@ -303,6 +307,8 @@ class _Checker:
                         self._found("legal", f"version {after[1]} comes after {newest}", request, request.landed)
                     newest = after[1]
                 self._changed(request, call, done)
+                if request.record is not None and (context := request.record.context) is not None and context.parent:
+                    self._heirs(request, context.parent.began, leaders)
             elif call.verb != "get" and after is not None and not _shows(after, call):
                 self._found("legal", f"a {call.verb} is answered well, but changes nothing", request, request.landed)
             if call.target.uid is not None or call.version is not None:
@@ -330,6 +336,18 @@ class _Checker:
             self._found("once", f"a second {verb} of {once} is carried out", request, request.landed)
         done[once] = request
 
+    def _heirs(self, request: RequestRecord, term: int, leaders: dict[str, tuple[int, bool]]) -> None:
+        """`leaders`: for each uid, when its last writer's term began, and whether it is bound."""
+        self.checks["no dead hand"] += 1
+        call, after = request.call, request.after
+        assert after is not None  # no call with a context deletes
+        binds = call.verb == "bind"
+        latest, bound = leaders.get(after[0], (0, False))
+        if term < latest and (call.version is not None or (binds and bound)):
+            what = f"a {call.verb} of {_name(request.record)} lands after a later leader's write"
+            self._found("no dead hand", what, request, request.landed)
+        leaders[after[0]] = max(term, latest), bound or binds
+
     def _fenced(self, request: RequestRecord, call: Any) -> None:
         before = request.before
         if before is None:
@@ -342,6 +360,21 @@ class _Checker:
             self._found("fenced", what, request, request.landed)
         if call.verb == "bind" and "node" in before[2]:
             self._found("fenced", "a bind acts on a Pod that has a node", request, request.landed)
+
+    # -- decisions ----------------------------------------------------------------------------------------------------
+
+    def _decisions(self) -> None:
+        """A scheduler decides on what it is shown, and that shows what it has done itself."""
+        bound = {
+            (record.replica, record.call.target.uid): record
+            for record in self.history.calls
+            if record.how == "succeeded" and record.call.verb == "bind"
+        }
+        self.checks["own writes are seen"] += len(self.history.decisions)
+        for replica, uid, at in self.history.decisions:
+            record = bound.get((replica, uid))
+            if record is not None and record.told < at:
+                self._found("own writes are seen", f"{uid} is placed again after {_name(record)}", record, at)
 
     # -- leaders ------------------------------------------------------------------------------------------------------
 

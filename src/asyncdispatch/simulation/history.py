@@ -97,6 +97,7 @@ class CallRecord:
     """The call whose execution it shares, if it joined one."""
 
     # What only the engine needs.
+    heard = False  # its scheduler wants to know what became of it
     open: RequestRecord | None = None  # its request on the wire
     entry: Any = None
 
@@ -126,6 +127,8 @@ class History:
         """Requests of calls, in the order in which they were sent."""
         self.audit: list[RequestRecord] = []
         """Requests that read or wrote something, in the order in which the server carried them out."""
+        self.decisions: list[tuple[int, str, int]] = []
+        """Replica, uid, when: it has decided where a Pod goes, or that it goes nowhere."""
         self.terms: list[Term] = []
         self.crashed: dict[int, int] = {}
         """Replica -> when. Its calls are told nothing any more."""

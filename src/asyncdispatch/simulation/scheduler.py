@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from asyncdispatch._core.states import SECOND
+from asyncdispatch._observing import Observing
 from asyncdispatch.calls import ObjectRef
 from asyncdispatch.contexts import SchedulingContext
 from asyncdispatch.errors import RefusedError
@@ -37,6 +38,19 @@ def _events(count: int) -> tuple[ObjectRef, ...]:
     return tuple(ObjectRef("v1", "Event", "ns", f"event-{n}") for n in range(count))
 
 
+class Eyes(Observing):
+    """The dispatcher's own way of showing an object with what was written to it and not seen yet (law L18)."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+
+    def see(self, ref: ObjectRef, state: State, now: int) -> State:
+        core = self._shell.core
+        _, writes = core.observe(ref, state[1], False, False, now)
+        shown: State = self._show(core, ref, state, writes, now)
+        return shown
+
+
 class Scheduler:
     """One replica of a scheduler: a process with a dispatcher, until it crashes."""
 
@@ -53,9 +67,10 @@ class Scheduler:
         """Nothing new is begun."""
         self.view: dict[str, tuple[ObjectRef, State]] = {}
         """Pods by name, as its watch shows them."""
-        self.waiting: deque[ObjectRef] = deque()
-        """Pods to be placed, in turn."""
-        self._assumed: dict[str, str] = {}  # name -> uid of Pods that are being placed
+        self.waiting: dict[str, ObjectRef] = {}
+        """Pods to be placed, in turn, by uid."""
+        self._eyes = Eyes(shell)
+        self._asked: dict[str, CallRecord] = {}  # fresh reads of Pods under way, by name
         self._seen = 0
         self._due = 0
         self._nodes = [ObjectRef("v1", "Node", None, f"node-{n}") for n in range(scenario.nodes)]
@@ -157,12 +172,11 @@ class Scheduler:
         """Everything anew, as after a start or a lost watch."""
         self.view.clear()
         self.waiting.clear()
-        self._assumed.clear()
         self._seen = self._due = len(self.server.changes)
         for ref, state in self.server.pods():
             self.view[ref.name] = ref, state
             if "node" not in state[2]:
-                self.waiting.append(ref)
+                self._queue(ref)
 
     def _watch(self, now: int) -> None:
         """What has changed up to the cycle before."""
@@ -179,45 +193,78 @@ class Scheduler:
                     del self.view[ref.name]
                 continue
             core.observe(ref, state[1], False, False, now)
-            before = self.view.get(ref.name)
+            known = self.view.get(ref.name)
+            if known is not None and known[0].uid == ref.uid and known[1][1] > state[1]:
+                continue  # a read has shown more
             self.view[ref.name] = ref, state
-            if before is None or before[0].uid != ref.uid:
-                self.waiting.append(ref)
+            if "node" not in state[2]:
+                self._queue(ref)  # also for a change of something else, as schedulers do
         self._seen, self._due = self._due, len(changes)
         self.shell.after(now)
 
     def _end(self, ref: ObjectRef, now: int) -> None:
         """A Pod is gone, and with it what was decided about it."""
-        if self._assumed.get(ref.name) == ref.uid:
-            del self._assumed[ref.name]
         found = self._contexts.get(ref.name)
         if found is not None and found[0].ref.uid == ref.uid:
             del self._contexts[ref.name]
             found[1].ended = now
 
     def _hear(self, now: int) -> None:
-        """What became of its calls: who is not bound is placed again."""
-        told, self.shell.told = self.shell.told, []
+        """What became of its calls: who is not bound is placed again, and who is in doubt is read."""
+        shell = self.shell
+        told, shell.told = shell.told, []
         for record in told:
-            context = record.context
-            if record.call.call_type != "pod_binding" or context is None:
-                continue
             ref = record.call.target
-            if record.how != "succeeded" and self._assumed.get(ref.name) == ref.uid:
-                del self._assumed[ref.name]
-                self.waiting.append(ref)
+            if record.call.verb == "get":
+                self._read(ref, record)
+            elif record.how != "succeeded":
+                self._queue(ref)
+        wanted, shell.wanted = shell.wanted, []
+        for ref in wanted:
+            if ref.name in self._asked:
+                continue
+            record = shell.submit(Get(target=ref, scope=SCOPE, ordered=True), now, heard=True)
+            if record is None:
+                shell.wanted.append(ref)
+            else:
+                self._asked[ref.name] = record
+
+    def _read(self, ref: ObjectRef, record: CallRecord) -> None:
+        """A read has ended: that is how it is, and own writes that it shows are shown by nothing else. If it was asked
+        for by the core, and came to nothing, it is made again."""
+        asked = self._asked.get(ref.name) is record
+        if asked:
+            del self._asked[ref.name]
+        if record.how == "succeeded":
+            meta = record.value["metadata"]
+            state = (meta["uid"], int(meta["resourceVersion"]), record.value["content"])
+            known = self.view.get(ref.name)
+            if known is not None and known[0].uid == state[0] and known[1][1] < state[1]:
+                self.view[ref.name] = known[0], state
+        elif asked and record.how != "failed" and ref.name in self.view:
+            self.shell.wanted.append(ref)
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
     def _place(self, now: int) -> None:
         for _ in range(min(len(self.waiting), 16)):
-            ref = self.waiting.popleft()
+            ref = self.waiting.pop(next(iter(self.waiting)))
             known = self.view.get(ref.name)
-            if known is None or known[0].uid != ref.uid or "node" in known[1][2] or ref.name in self._assumed:
+            if known is None or known[0].uid != ref.uid:
                 continue
-            if not self._decide(ref, known[1], now):
-                self.waiting.append(ref)
+            if ref.name in self._asked:
+                self._queue(ref)
+                continue
+            state = self._eyes.see(ref, known[1], now)
+            if "node" in state[2]:
+                continue
+            self.history.decisions.append((self.shell.number, ref.uid or "", now))
+            if not self._decide(ref, state, now):
+                self._queue(ref)
                 break
+
+    def _queue(self, ref: ObjectRef) -> None:
+        self.waiting[ref.uid or ""] = ref
 
     def _decide(self, ref: ObjectRef, state: State, now: int) -> bool:
         """One scheduling cycle of a Pod. False if there was no room for it."""
@@ -244,13 +291,11 @@ class Scheduler:
                 return False
         node = self._nodes[int(random() * scenario.nodes)]
         bind = Bind(node.name, depends_on=(node,), **fields)
-        done = self.shell.submit(bind, now, record)
-        if done is None:
+        if self.shell.submit(bind, now, record, heard=True) is None:
             return False
-        self._assumed[ref.name] = ref.uid or ""
         if random() < scenario.reads:
             for _ in range(2):
-                self.shell.submit(Get(target=ref, scope=SCOPE, ordered=random() < 0.5), now)
+                self.shell.submit(Get(target=ref, scope=SCOPE, ordered=random() < 0.5), now, heard=True)
         return True
 
     def _begin(
@@ -285,7 +330,7 @@ class Scheduler:
         self.shell.submit(Status(conditions, **fields), now, record)
         if random() < 0.5:
             self.shell.submit(Status({"Explained": self._noted + 1}, **fields), now, record)
-        self.waiting.append(ref)
+        self._queue(ref)
 
     def _note(self, now: int) -> None:
         random, submit, events = self.random.random, self.shell.submit, self._events

@@ -223,8 +223,8 @@ class Server:
             request.landed = now
             request.before = before
             self.revision = revision = self.revision + 1
-            after = (f"u{revision}" if before is None else before[0], revision, call.fields)
-            request.after = self.objects[lane] = after
+            uid = f"u{revision}" if before is None else before[0]
+            request.after = self.objects[lane] = (uid, revision, call.fields)
             self._audit.append(request)
             return revision
         if (problem := self.refusal(call, before)) is not None:

@@ -17,7 +17,7 @@ from asyncdispatch._core.parking import Failure, Signal
 from asyncdispatch._core.short import DispatchCore
 from asyncdispatch._core.states import NEVER, PLACE_SHIFT, SECOND, SUCCEEDED, TERMINAL, Entry
 from asyncdispatch._delays import Delays
-from asyncdispatch.calls import Again, APICall, Attempt, Refused, Unknown, Verdict, VerdictKind
+from asyncdispatch.calls import Again, APICall, Attempt, ObjectRef, Refused, Unknown, Verdict, VerdictKind
 from asyncdispatch.errors import DispatchError
 from asyncdispatch.outcomes import Overwritten, Skipped
 from asyncdispatch.simulation.calls import Get, SimulatedCall
@@ -65,7 +65,9 @@ class Shell:
         self.alive = True
         self.paused_until = 0
         self.told: list[CallRecord] = []
-        """Outcomes that its scheduler has not looked at yet; of calls that it `watches`."""
+        """Outcomes that its scheduler wants to hear of and has not looked at yet."""
+        self.wanted: list[ObjectRef] = []
+        """Objects of which the core wants to see a fresh read (law L18)."""
         self._attempt_timeout = round(config.attempt_timeout * SECOND)
         self._reconcile_timeout = round(config.retry.reconcile_timeout * SECOND)
         self._armed = NEVER
@@ -87,8 +89,10 @@ class Shell:
 
     # -- submitting ---------------------------------------------------------------------------------------------------
 
-    def submit(self, call: SimulatedCall, now: int, context: ContextRecord | None = None) -> CallRecord | None:
-        """None if it was refused."""
+    def submit(
+        self, call: SimulatedCall, now: int, context: ContextRecord | None = None, *, heard: bool = False
+    ) -> CallRecord | None:
+        """None if it was refused. `heard`: its outcome is put among those `told`."""
         core = self.core
         try:
             entry = core.submit_common(call, now)
@@ -103,6 +107,8 @@ class Shell:
         record.entry = entry
         if context is not None:
             record.context = context
+        if heard:
+            record.heard = True
         if entry.more is not None and (lead := entry.lead) is not entry:
             record.lead = lead.waiter
         self._calls.append(record)
@@ -357,6 +363,7 @@ class Shell:
                 self._stop(entry, now)
             core.stops.clear()
         if core.objects.wanted:
+            self.wanted.extend(want.ref for want in core.objects.wanted)
             core.objects.wanted.clear()
 
     def _tell(self, handle: Entry, now: int) -> None:
@@ -375,5 +382,5 @@ class Shell:
                 record.late = outcome.late_success is not None
                 if isinstance(outcome, (Overwritten, Skipped)):
                     record.by = outcome.by
-        if record.context is not None:
+        if record.heard:
             self.told.append(record)
