@@ -223,11 +223,11 @@ class Scheduler:
         for ref in wanted:
             if ref.name in self._asked:
                 continue
-            record = shell.submit(Get(target=ref, scope=SCOPE, ordered=True), now, heard=True)
-            if record is None:
+            read = shell.submit(Get(target=ref, scope=SCOPE, ordered=True), now, heard=True)
+            if read is None:
                 shell.wanted.append(ref)
             else:
-                self._asked[ref.name] = record
+                self._asked[ref.name] = read
 
     def _read(self, ref: ObjectRef, record: CallRecord) -> None:
         """A read has ended: that is how it is, and own writes that it shows are shown by nothing else. If it was asked
