@@ -77,6 +77,26 @@ def test_a_newcomer_enters_a_whole_turn_behind() -> None:
     driver.finish()
 
 
+def test_a_newcomer_takes_turns_with_who_was_alone() -> None:
+    """L7: also where a seat is passed on at once; nobody is charged less for having been alone."""
+    driver = weighted(a=1.0, b=1.0)
+    many(driver, "a", 20)
+    entry = driver.start()
+    for _ in range(5):
+        assert entry is not None
+        entry = driver.turn(entry)
+    many(driver, "b", 10)
+    order = ""
+    for _ in range(10):
+        assert entry is not None
+        entry = driver.turn(entry)
+        assert entry is not None
+        order += entry.call.flow
+    assert Counter(order) == {"a": 5, "b": 5}
+    assert "aaa" not in order
+    driver.finish()
+
+
 def test_a_flow_that_idled_does_not_catch_up() -> None:
     """L7: no credit is saved while it had nothing to do."""
     driver = weighted(a=1.0, b=1.0)
@@ -124,6 +144,25 @@ def test_a_full_type_is_passed_over_whole() -> None:
     driver.finish()
 
 
+def test_a_seat_passes_on_only_within_the_limits_of_types_and_flows() -> None:
+    """L3: who has succeeded passes its seat on at once; never to a type or a flow that has all of its own in use."""
+    flows = {"b": FlowQuota(max_in_flight=1)}
+    driver = Driver(DispatcherConfig(max_in_flight=3, flows=flows, call_types={"x": CallTypePolicy(max_in_flight=1)}))
+    many(driver, "a", 4, call_type="x")
+    many(driver, "b", 4, call_type="y")
+    many(driver, "a", 4, call_type="y")
+    started = driver.start_all()
+    assert sorted(entry.call.call_type + entry.call.flow for entry in started) == ["xa", "ya", "yb"]
+    last = next(entry for entry in started if entry.call.flow == "a" and entry.call.call_type == "y")
+    for _ in range(3):
+        following = driver.turn(last)
+        assert following is not None
+        assert (following.call.call_type, following.call.flow) == ("y", "a")
+        last = following
+    assert driver.turn(last) is None
+    driver.finish()
+
+
 def test_what_comes_back_keeps_its_place() -> None:
     """L9: a retried call goes before those that were accepted after it."""
     driver = Driver(DispatcherConfig(max_in_flight=1))
@@ -136,6 +175,21 @@ def test_what_comes_back_keeps_its_place() -> None:
     serve(driver, 2)
     driver.advance(1.0)
     assert driver.start() is entry
+    driver.finish()
+
+
+def test_an_execution_is_as_urgent_as_its_most_urgent_caller() -> None:
+    """L9: who joins it at a higher level brings that along, though it came later."""
+    driver = Driver(DispatcherConfig(max_in_flight=1))
+    many(driver, "a", 3)
+    joined = driver.submit(target=pod("joined"), idempotency_key="k", priority=LEVELS["low"])
+    driver.submit(target=pod("joined"), idempotency_key="k", priority=LEVELS["lowest"])
+    first = driver.start()
+    assert first is not joined
+    driver.submit(target=pod("joined"), idempotency_key="k", priority=LEVELS["high"])
+    assert first is not None
+    driver.succeed(first)
+    assert driver.start() is joined
     driver.finish()
 
 

@@ -209,6 +209,70 @@ class Play:
         assert len(list(self.ordering.entries())) == len(self.waiting)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_the_dead_are_few_and_the_order_stays(seed: int) -> None:
+    """P7: of a hundred calls most leave, or come back with an older place; what is left of them is at most as much
+    again as lives, and eight; and the oldest goes first (L6)."""
+    random = Random(seed)
+    ordering, group, flow = Ordering(LEVELS, AGING), Play.group("x", None), Flow("f", FlowQuota())
+    waiting = []
+    for ticket in range(1, 101):
+        entry = Entry(None, Call(), ticket, place_of(START + 100 * ticket, ticket), 3, 1 << 90, flow, group)
+        waiting.append(entry)
+        ordering.push(entry, False)
+    (queue,) = flow.queues
+    for _ in range(160):
+        entry = random.choice(waiting[1:])
+        ordering.remove(entry)
+        if random.randrange(2):
+            entry.rank = place_of((entry.rank >> 27) - random.randrange(100), entry.ticket)
+            ordering.push(entry, False)
+        else:
+            waiting.remove(entry)
+            assert len(queue.fifo) + len(queue.heap) <= 2 * queue.live + 8
+        assert sorted(e.ticket for e in ordering.entries()) == sorted(e.ticket for e in waiting)
+        if len(waiting) < 9:
+            break
+    for expected in sorted(waiting, key=lambda entry: entry.rank):
+        assert ordering.pick() is expected
+        ordering.take(expected)
+    assert ordering.pick() is None
+
+
+@pytest.mark.parametrize("dropped", ["x", "y", "z", "xz", "zyx"])
+def test_a_dropped_call_type_leaves_nothing(dropped: str) -> None:
+    """L19: none of its levels; and the order of the others, and of a new one of that name, is what it was (L6)."""
+    ordering, flow = Ordering(LEVELS, AGING), Flow("f", FlowQuota())
+    groups = {name: Play.group(name, None) for name in "xyz"}
+    tickets = iter(range(1, 100))
+
+    def push(name: str, level: int) -> Entry:
+        ticket = next(tickets)
+        entry = Entry(None, Call(), ticket, place_of(START, ticket), level, 1 << 90, flow, groups[name])
+        ordering.push(entry, False)
+        return entry
+
+    def taken() -> list[Entry]:
+        found = []
+        while (entry := ordering.pick()) is not None:
+            ordering.take(entry)
+            found.append(entry)
+        return found
+
+    for name in "xyz":
+        push(name, 2)
+        push(name, 6)
+    assert len(taken()) == 6
+    kept = [push(name, 6) for name in "xyz" if name not in dropped]
+    for name in dropped:
+        ordering.drop(groups[name])
+        groups[name] = Play.group(name, None)
+    assert {band.group.name for band in ordering.bands()} == {*"xyz"} - {*dropped}
+    low = [push(name, 2) for name in "xyz"]
+    high = [push(name, 6) for name in "xyz"]
+    assert taken() == [*kept, *high, *low]
+
+
 @pytest.mark.parametrize("flows", ["f", "fg", "fgh"])
 @pytest.mark.parametrize("levels", [(3,), (3, 5)])
 def test_common_calls_take_the_short_way(flows: str, levels: tuple[int, ...]) -> None:
@@ -229,7 +293,7 @@ def test_common_calls_take_the_short_way(flows: str, levels: tuple[int, ...]) ->
     assert ordering.ready == 0
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(14))
 def test_the_dense_lists_say_what_plain_lists_say(seed: int) -> None:
     """L6, L7: which call is next, after any pushes, starts, departures, full flows and full call types."""
     play = Play(Random(seed))

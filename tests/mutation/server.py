@@ -37,7 +37,7 @@ KILLED, SURVIVED, HANGS, UNREACHED, UNPLANTED = "killed", "survived", "hangs", "
 _CODES = {0: SURVIVED, 1: KILLED, 3: UNPLANTED}
 
 QUICK_EXAMPLES = 10
-QUICK_SECONDS = 2.0
+QUICK_SECONDS = 3.0
 SLOW_LIMIT = 0.5
 """Seconds of the CPU, under coverage."""
 
