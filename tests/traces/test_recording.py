@@ -23,6 +23,7 @@ from asyncdispatch import (
     Dispatcher,
     DispatcherConfig,
     Effect,
+    Expired,
     FunctionCall,
     MergeFailed,
     Refused,
@@ -379,3 +380,27 @@ async def test_plain_functions(tmp_path: Path) -> None:
     names = [step.name for step in read_trace(tmp_path / "trace").steps]
     assert names.count("turn") > 150
     assert FunctionCall(after(1.0), call_type="t", target=pod()).common
+
+
+async def test_a_call_that_is_cancelled_before_it_is_entered(tmp_path: Path) -> None:
+    """By an observer, between its start and its first step: an attempt that was none."""
+
+    class Cancelling(Kept):
+        victim: Any = None
+
+        def settled(self, handle: Any, outcome: Any) -> None:
+            if isinstance(outcome, Expired):
+                self.victim.cancel("by the observer")
+
+    kept = Cancelling()
+    with TraceRecorder(tmp_path / "trace") as recorder:
+        async with Dispatcher(DispatcherConfig(max_in_flight=1), observers=(recorder, kept)) as dispatcher:
+            dispatcher.submit(call(after(1.001), "first"))
+            await turns()
+            dispatcher.submit(call(name="expires", timeout=1.0))
+            kept.victim = dispatcher.submit(call(name="victim"))
+            await asyncio.sleep(5)
+    assert kept.victim.settled.attempts == 0
+    stops = [step.items for step in read_trace(tmp_path / "trace").steps if step.name == "stopped"]
+    assert stops == [(3, 0, 0)]
+    check_same(tmp_path / "trace", kept)

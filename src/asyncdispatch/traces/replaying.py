@@ -200,8 +200,9 @@ class Player:
 
     def on_stopped(self, at: int, ticket: int, sent: int, begun: int) -> None:
         entry = self.handles[ticket]
-        if not begun:
-            entry.attempts -= 1  # as the shell does
+        if not begun:  # it was no attempt, says the shell
+            entry.attempts -= 1
+            self.starts.remove(next(start for start in reversed(self.starts) if start.ticket == ticket))
         self._landed(ticket, self.core.stopped(entry, bool(sent), at, begun=bool(begun)))
 
     def on_reconciled(self, at: int, ticket: int, answer: list[Any], delay: int) -> None:
