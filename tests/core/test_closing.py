@@ -181,6 +181,42 @@ def test_forget_cancels_what_waits_or_flies(effect: Effect) -> None:
     driver.finish()
 
 
+def test_forget_leaves_a_deletion_in_flight_to_its_answer() -> None:
+    """A watch may be quicker than the answer to what it tells of; one that waits has nothing to do any more."""
+
+    class Delete(Call):
+        deletes = True
+
+    driver = Driver()
+    flying, waiting = driver.submit(Delete()), driver.submit(Delete())
+    assert driver.start() is flying
+    assert driver.forget(reason="deleted") == 1
+    driver.outcome(waiting, Cancelled)
+    driver.succeed(flying)
+    driver.outcome(flying, Succeeded)
+    driver.finish()
+
+
+def test_forget_leaves_a_deletion_in_doubt_to_a_read() -> None:
+    """It may have been applied, and now it most likely was; one that was refused is cancelled."""
+
+    class Delete(Call):
+        deletes = True
+
+    driver = Driver()
+    doubtful, refused = driver.submit(Delete()), driver.submit(Delete(target=pod("other")))
+    assert driver.start_all() == [doubtful, refused]
+    driver.fail(doubtful, RETRY, maybe=True, delay=1.0)
+    driver.fail(refused, RETRY, delay=1.0)
+    assert driver.forget(reason="deleted") == 0
+    assert driver.forget(pod("other"), reason="deleted") == 1
+    driver.advance(1.0)
+    assert driver.start() is doubtful
+    driver.succeed(doubtful)
+    driver.outcome(doubtful, Succeeded)
+    driver.finish()
+
+
 def test_forgetting_a_late_event_of_an_older_uid_changes_nothing() -> None:
     """R13, case F1: the bind for uid 2 goes on, and so does its context."""
     driver = Driver()

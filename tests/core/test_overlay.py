@@ -140,6 +140,28 @@ def test_a_create_in_doubt_whose_name_nobody_knows_is_not_shown() -> None:
     driver.finish()
 
 
+@pytest.mark.parametrize("deletes", [True, False])
+def test_a_write_whose_object_is_forgotten_in_flight_is_not_shown(deletes: bool) -> None:
+    """L19: what is known of the object ends then; nobody would ever see the write."""
+
+    class Write(Patch):
+        pass
+
+    Write.deletes = deletes  # type: ignore[attr-defined]
+    driver = Driver()
+    driver.observe(pod("p", "u1"), 5)
+    entry = driver.submit(Write(target=pod("p", "u1")))
+    driver.start()
+    driver.forget(pod("p", "u1"))
+    if deletes:
+        driver.succeed(entry)
+    else:
+        driver.stop(entry)
+        assert driver.outcome(entry, Cancelled).ambiguous
+    assert driver.core.objects.count == 0
+    driver.finish()
+
+
 def test_a_doubt_that_a_later_attempt_settles_is_over() -> None:
     """L10, L18: the success is recorded, with its version, and nothing else."""
     driver = Driver()

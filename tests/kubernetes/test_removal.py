@@ -1,5 +1,6 @@
 """Deleting and evicting: what is sent, when it counts as done, and that it never hits another object of the name."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -250,6 +251,20 @@ def test_what_an_answer_means():
         assert repeated.doubtful
     assert delete.settled_by(None, False) == Applied(None)
     assert isinstance(evict.settled_by(None, False), Refused)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+async def test_a_watch_that_is_quicker_than_the_answer(server, cluster, kind):
+    """A reflector sees the object gone before the answer to our own deletion has come: that is its success."""
+    pod = running_pod(server)
+    server.latency = 1.0
+    async with Dispatcher() as dispatcher:
+        handle = dispatcher.submit(removal(cluster, kind, pod, grace_period=0))
+        await asyncio.sleep(0.6)
+        assert server.find(pod) is None
+        dispatcher.forget(ObjectRef.of(pod), "deleted")
+        outcome = await handle.outcome()
+    assert isinstance(outcome, Succeeded), outcome
 
 
 @pytest.mark.parametrize("kind", BOTH)

@@ -30,7 +30,7 @@ class Endings(Executions):
             self.timers.void(more)
             self.keys.remove(entry)
             self._unpark(entry, now)
-        if more is not None and more.doubt and entry.attempts and _can_be_seen(call):
+        if more is not None and more.doubt and not more.forgotten and entry.attempts and _can_be_seen(call):
             self.objects.doubtful(self.lane_key(entry), self.executable(entry), entry.ticket, now)
             self._time_overlay()
         lane = self.lanes.discard(self.lane_key(entry), entry)

@@ -49,7 +49,8 @@ class Knowing(Waiting):
         """The object is gone: cancel what waits or flies for it, and what depends on it (rules R13, R18).
 
         With a uid that is not the one known last, only calls for that very uid are meant. A CREATE is cancelled only
-        when no uid is given: it makes the next object of that name.
+        when no uid is given: it makes the next object of that name. A deletion that was sent is left to its own answer,
+        or to a read after it: most likely it is what was seen, and what it asks for is so.
         """
         known = self.objects.uid_of(ref.lane)
         current = ref.uid is None or known is None or known == ref.uid
@@ -59,6 +60,11 @@ class Knowing(Waiting):
             if entry.call.effect is CREATE and ref.uid is not None:
                 continue
             if (uid is None and current) or ref.uid is None or uid == ref.uid:
+                sent = entry.phase.flying or (entry.more is not None and entry.more.doubt)
+                if sent:
+                    entry.rare().forgotten = True
+                    if getattr(entry.call, "deletes", False):
+                        continue
                 count += sum(self.cancel(handle, reason, now) for handle in list(self.living(entry)))
         for handle in list(self.dependents.get(ref.lane, {}).values()):
             if any(
@@ -102,7 +108,7 @@ class Knowing(Waiting):
         if type(value) not in PLAIN and (met := _identity_of(value, ref)) is not None:
             lane, uid, version = met
             self.see(lane, uid, version, now)
-        if write and "apply" in entry.call.hooks:
+        if write and "apply" in entry.call.hooks and not (entry.more is not None and entry.more.forgotten):
             answer = value if ref.generated else None
             self.objects.completed(lane, self.executable(entry), entry.ticket, version, answer, now)
             self._time_overlay()

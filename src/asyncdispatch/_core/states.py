@@ -292,6 +292,7 @@ class More:
         "error",
         "failures",
         "flown",
+        "forgotten",
         "handles",
         "hash",
         "held_since",
@@ -332,6 +333,7 @@ class More:
         self.failures = 0
         self.flown = 0
         self.doubt = False  # a sent write may have been applied, and nothing has settled it since (law L10)
+        self.forgotten = False  # its object was, while it flew: nothing of it is to be shown any more
         self.signature: Hashable = None
         self.same = 0
         self.budgeted = False
