@@ -35,8 +35,9 @@ def expected(call: Any, outcome: Any) -> bool:
         return True
     if isinstance(outcome, Failed):  # its name is the server's to choose: nobody can look whether it is there
         return outcome.ambiguous and isinstance(call, Create) and call.target.generated
-    if isinstance(outcome, Cancelled):  # the lease was lost, or a reflector saw an object gone before the answer came
-        return LED in call.target.name or (isinstance(call, (Delete, Evict)) and outcome.reason == "deleted")
+    if isinstance(outcome, Cancelled):  # the lease was lost, or the object was gone before it was sent
+        removes = isinstance(call, (Delete, Evict)) and outcome.reason == "deleted" and not outcome.ambiguous
+        return LED in call.target.name or removes
     return False
 
 
