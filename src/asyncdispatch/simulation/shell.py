@@ -122,6 +122,14 @@ class Shell:
         self.core.cancel(record.entry, "no longer wanted", now)
         self.after(now)
 
+    def close(self, how: int, now: int) -> None:
+        """The run comes to its end: wait for everything (0), drain (1), or cancel it all (2)."""
+        if how == 1:
+            self.core.drain(now + round(self.scenario.config.drain_timeout * SECOND), now)
+        elif how == 2:
+            self.core.close("the run is over", now)
+        self.after(now)
+
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def _send(self, entry: Entry, now: int) -> None:

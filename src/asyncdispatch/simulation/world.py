@@ -96,10 +96,11 @@ class Simulation:
                 self._sometimes(every, act)
 
     def _close(self) -> None:
-        """Nothing new is begun: what is there runs to its end."""
+        """Nothing new is begun: what is there runs to its end, is drained, or is closed (law L15)."""
         self.closing = True
         for scheduler in self.schedulers:
             scheduler.closing = True
+            scheduler.shell.close(int(self.random.random() * 3), self.clock.now)
 
     def _quiet(self) -> bool:
         """Every call of those that live has its outcome."""
