@@ -53,9 +53,10 @@ class TraceRecorder:
     """Records one dispatcher: `with TraceRecorder(path) as recorder:` around `Dispatcher(observers=(recorder,))`.
 
     A path that ends with ".gz" is compressed; an older file is replaced. The event loop never waits for the file: a
-    thread writes. If it can't, or after `max_bytes` of lines, the trace ends there with one line in the log, and
-    `ended` says why; calls go on as if nothing were. Names of objects, flows and call types are recorded, and no body,
-    value, key or message. Raises `ConfigurationError` for a wrong argument and `OSError` if the file can't be made.
+    thread writes. Leaving the block waits for that, ten seconds at most. If it can't write, or after `max_bytes` of
+    lines, the trace ends there with one line in the log, and `ended` says why; calls go on as if nothing were. Names of
+    objects, flows and call types are recorded, and no body, value, key or message. Raises `ConfigurationError` for a
+    wrong argument and `OSError` if the file can't be made.
     """
 
     def __init__(self, path: str | Path, *, max_bytes: int = 1 << 30) -> None:
