@@ -12,7 +12,7 @@ from asyncdispatch._core.seats import Flow
 from asyncdispatch._core.states import Entry
 from asyncdispatch.config import DispatcherConfig, FlowQuota, RateLimit
 from asyncdispatch.errors import Backpressure
-from asyncdispatch.outcomes import Expired, Shed
+from asyncdispatch.outcomes import Expired, Shed, Succeeded
 from tests.core.driver import Driver
 from tests.core.words import LEVELS, PERMANENT, READ, RETRY, SECOND, START, Call, Patch, pod
 
@@ -255,6 +255,23 @@ def test_case_k5_offered_ten_times_the_throughput() -> None:
     assert Pressure.FULL in seen
     assert turned_away + len(driver.outcomes) == 600
     assert driver.core.admission.pressure is Pressure.OK
+    driver.finish()
+
+
+def test_a_call_whose_context_may_be_extended_is_not_too_late() -> None:
+    """Rule R7: shortly before a lease is renewed its calls have little time, and yet all that they need."""
+    driver = Driver(DispatcherConfig(max_in_flight=1))
+    context = driver.begin(valid_for=10.0)
+    slow = driver.submit(target=pod("slow"))
+    assert driver.start() is slow
+    led, _ = driver.submit(context=context), driver.submit(target=pod("other"))
+    driver.advance(9.9)
+    driver.succeed(slow)
+    assert driver.start() is led
+    driver.extend(context, driver.now / SECOND + 10.0)
+    driver.advance(1.0)
+    driver.succeed(led)
+    driver.outcome(led, Succeeded)
     driver.finish()
 
 

@@ -227,9 +227,10 @@ class Machine(Joining):
         """Under overload the oldest call would start with a moment left, be cut off in flight, and so would the next.
 
         Who has waited for nearly all of its time, and has less left than an attempt usually takes, leaves its seat to
-        one that can still be answered, if one waits. It was not sent, so nothing about it is in doubt.
+        one that can still be answered, if one waits. It was not sent, so nothing about it is in doubt. Only deadlines
+        count: the end of a context may still be moved, as each renewal of a lease does (rule R7).
         """
-        remaining = self.limit(entry) - now
+        remaining = max((handle.deadline for handle in self.living(entry)), default=0) - now
         waited = now - (entry.accepted >> PLACE_SHIFT)
         usual = entry.group.usual
         if self.ordering.ready < 2 or remaining >= usual + usual // 4 or remaining * 16 >= waited:
