@@ -18,7 +18,7 @@ from asyncdispatch.calls import Again, Applied, Effect, Refused, Unknown, Verdic
 from asyncdispatch.config import BreakerPolicy, DispatcherConfig, RetryBudget
 from asyncdispatch.outcomes import Expired, Failed, Succeeded
 from tests.core.driver import Driver
-from tests.core.words import LATER, PERMANENT, RECONCILE, RETRY, SECOND, START, pod
+from tests.core.words import HOLD, LATER, PERMANENT, RECONCILE, RETRY, SECOND, START, pod
 
 
 def many(driver: Driver, count: int, **fields: object) -> list[Entry]:
@@ -72,6 +72,45 @@ def test_a_stop_strategy_ends_it(kind: VerdictKind) -> None:
     driver.finish()
 
 
+def test_failures_are_counted_for_the_next_wait() -> None:
+    """What a wait strategy is asked with: retries and LATER count; a refusal of credentials and a conflict do not."""
+    driver = Driver()
+    (entry,) = many(driver, 1, scope="cluster")
+    failures = []
+    for kind in (RETRY, LATER, RETRY):
+        driver.start()
+        driver.fail(entry, kind, delay=1.0)
+        failures.append(entry.rare().failures)
+        driver.advance(1.0)
+    driver.start()
+    driver.fail(entry, HOLD)
+    failures.append(entry.rare().failures)
+    driver.advance(0.5)
+    assert driver.start() is entry
+    assert driver.fail(entry, RECONCILE)
+    driver.reconcile(entry, Again(entry.call))
+    failures.append(entry.rare().failures)
+    assert failures == [1, 2, 3, 3, 3]
+    driver.finish()
+
+
+def test_who_joins_one_in_backoff_shares_its_wait() -> None:
+    """L20: who has time for it waits; who has not expires at once, and says where; after it anybody may join."""
+    driver = Driver(DispatcherConfig(max_in_flight=1))
+    first = driver.submit(idempotency_key="k", timeout=90.0)
+    driver.start()
+    driver.fail(first, RETRY, delay=5.0)
+    late = driver.submit(idempotency_key="k", timeout=5.0)
+    assert driver.outcome(late, Expired).where == "backoff"
+    waiting = driver.submit(idempotency_key="k", timeout=5.1)
+    assert waiting.settled is None
+    blocker = driver.submit(target=pod("blocker"))
+    assert driver.start() is blocker
+    driver.advance(5.0)
+    assert driver.submit(idempotency_key="k", timeout=1.0).settled is None
+    driver.finish()
+
+
 # -- the budget -------------------------------------------------------------------------------------------------------
 
 
@@ -108,6 +147,22 @@ def test_successes_feed_the_budget() -> None:
     assert driver.start() is None
     driver.succeed(others[1])
     assert driver.start() is second
+    driver.finish()
+
+
+def test_nobody_passes_those_who_wait_for_the_budget() -> None:
+    """First come, first retried: also if the loop was blocked, and all is due at once."""
+    driver = Driver(DispatcherConfig(retry_budget=RetryBudget(ratio=0.0, per_second=1.0, burst=1), breaker=None))
+    first, second, third = many(driver, 3)
+    driver.start_all()
+    driver.fail(first, RETRY)
+    driver.fail(second, RETRY)
+    driver.fail(third, RETRY, delay=0.5)
+    assert driver.start_all() == [first]
+    driver.stall(1.5)
+    assert driver.start_all() == [second]
+    driver.advance(1.0)
+    assert driver.start_all() == [third]
     driver.finish()
 
 

@@ -114,6 +114,41 @@ def test_who_waits_for_a_scope_starts_in_the_order_of_being_due() -> None:
     driver.finish()
 
 
+def test_a_scope_lasts_while_somebody_waits_for_it() -> None:
+    """R2: whoever comes later waits with the others; together they are no more than the few."""
+    driver = Driver(DispatcherConfig(max_in_flight=1_000))
+    refuse_all(driver, 1, "quota", 1.0)
+    driver.advance(1.0)
+    refuse_all(driver, 10, "quota", 1.0)  # the first one is refused again
+    driver.advance(1.0)
+    passed, *others = driver.start_all()
+    assert len(others) == 3
+    driver.succeed(passed)
+    for entry in others + driver.start_all():
+        driver.fail(entry, LATER, scope="quota", delay=1.0)
+    refuse_all(driver, 10, "quota", 1.0)
+    driver.advance(1.0)
+    assert len(driver.start_all()) == 4
+    assert len(driver.core.laters) == 1
+    driver.finish()
+
+
+def test_who_waits_for_something_else_makes_way_for_one() -> None:
+    """R2: refused for another condition, it waits for that one, and is told so."""
+    driver = Driver(DispatcherConfig(max_in_flight=1_000))
+    entries = refuse_all(driver, 6, "quota", 1.0)
+    driver.advance(1.0)
+    started = driver.start_all()
+    driver.fail(started[0], LATER, scope="other", delay=1.0)
+    assert driver.start_all() == entries[4:5]
+    driver.fail(started[1], LATER, delay=1.0)
+    assert driver.start_all() == entries[5:]
+    assert set(driver.core.laters) == {"quota", "other"}
+    driver.advance(1.0)
+    assert driver.start_all() == [started[0], started[1]]
+    driver.finish()
+
+
 def test_one_that_leaves_makes_way() -> None:
     """L19: cancelled, expired or refused for another reason, it frees its place among the few."""
     driver = Driver(DispatcherConfig(max_in_flight=1_000))
@@ -275,8 +310,9 @@ def test_everybody_held_is_told_the_latest_refusal() -> None:
     first, second = many(driver, 2, scope="cluster")
     assert driver.start() is first
     driver.fail(first, HOLD, error=ValueError("first"))
+    driver.advance(0.49)
     assert driver.start() is None
-    driver.advance(0.5)
+    driver.advance(0.01)
     assert driver.start() is first
     latest = ValueError("latest")
     driver.fail(first, HOLD, error=latest)
@@ -304,10 +340,34 @@ def test_each_refusal_is_waited_for_anew(which: str) -> None:
     driver.fail(other, RETRY, delay=20.0)
     driver.advance(20.0)
     assert set(driver.start_all()) == {probe, other}
-    again = probe if which == "the probe" else other
+    again, passing = (probe, other) if which == "the probe" else (other, probe)
+    driver.succeed(passing)
     driver.fail(again, HOLD)
-    driver.advance(29.0)
+    for _ in range(59):
+        driver.advance(0.5)
+        for entry in driver.start_all():
+            driver.fail(entry, HOLD)
     assert again.settled is None
+    driver.advance(0.6)
+    assert driver.outcome(again, Failed).elapsed_seconds == pytest.approx(50.5, abs=0.1)
+    driver.finish()
+
+
+def test_the_cause_of_being_held_is_told() -> None:
+    """R4: by who leaves meanwhile; it is the refusal, unless an attempt of its own has failed otherwise before."""
+    driver = Driver()
+    tried, first, never = many(driver, 3, scope="cluster", timeout=5.0)
+    own, refusal = ValueError("503"), ValueError("401")
+    assert driver.start() is tried
+    driver.fail(tried, RETRY, delay=0.1, error=own)
+    assert driver.start() is first
+    driver.fail(first, HOLD, error=refusal)
+    driver.advance(0.2)
+    assert driver.start() is None
+    driver.cancel(tried)
+    assert driver.outcome(tried, Cancelled).cause is own
+    driver.cancel(never)
+    assert driver.outcome(never, Cancelled).cause is refusal
     driver.finish()
 
 
