@@ -310,6 +310,7 @@ def test_everybody_held_is_told_the_latest_refusal() -> None:
     first, second = many(driver, 2, scope="cluster")
     assert driver.start() is first
     driver.fail(first, HOLD, error=ValueError("first"))
+    assert driver.start() is None
     driver.advance(0.49)
     assert driver.start() is None
     driver.advance(0.01)
