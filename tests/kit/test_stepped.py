@@ -294,3 +294,17 @@ def test_the_laws_of_the_core_are_checked(steps: SteppedDispatcher) -> None:
     flight.answer()
     with pytest.raises(LawBroken, match="L1: call 1 is not in flight"):
         steps.driver.succeed(handle)
+
+
+def test_settling_does_not_wait_for_what_it_could_answer(steps: SteppedDispatcher) -> None:
+    """A call of several requests, one after another, takes none of its time."""
+    api = kubernetes.CoreV1Api(steps.api_client)
+
+    async def reads(attempt: Attempt) -> int:
+        for _ in range(5):
+            await api.read_namespaced_pod("p", "default")
+        return 5
+
+    handle = steps.submit(FunctionCall(reads, call_type="read", target=ObjectRef.of(POD), effect=Effect.READ))
+    steps.settle()
+    assert steps.expect(handle, Succeeded).elapsed_seconds == 0.0

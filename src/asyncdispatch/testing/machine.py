@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -37,6 +38,14 @@ OBJECTS = RUNNER.flatmap(lambda machine: st.sampled_from(list(machine._scene)))
 TROUBLES = RUNNER.flatmap(lambda machine: machine.troubles())
 CHANGES = RUNNER.flatmap(lambda machine: machine.changes())
 PAUSES = RUNNER.flatmap(lambda machine: machine.pauses())
+
+
+class Placed(NamedTuple):
+    """One of the machine's objects: its lane, its place on the server, and what it is like in the beginning."""
+
+    lane: str
+    key: tuple[str, str, str]
+    obj: Mapping[str, Any]
 
 
 class DispatcherMachine(RuleBasedStateMachine):
@@ -72,12 +81,12 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.dispatcher = SteppedDispatcher(self.config, server=self.server, clock=self.clock)
         self._versions: dict[str, list[Json]] = {}
         """What was to be seen of each object, by lane, the newest last."""
-        self._scene: dict[str, tuple[str, Mapping[str, Any]]] = {}
-        """The objects' lanes, and how they began, by what they are called in the steps of a failing run."""
+        self._scene: dict[str, Placed] = {}
+        """The objects by what they are called in the steps of a failing run."""
         for obj in self.objects:
             put = self.server.put(obj)
             ref = replace(ObjectRef.of(put), uid=None)
-            self._scene[str(ref)] = ref.lane, obj
+            self._scene[str(ref)] = Placed(ref.lane, (ref.kind, ref.namespace or "", ref.name), obj)
             self._seen(put)
 
     # -- what a subclass defines --------------------------------------------------------------------------------------
@@ -115,12 +124,13 @@ class DispatcherMachine(RuleBasedStateMachine):
     def stored(self) -> list[Json]:
         """The objects of this machine, as they are on the server; one that is gone as it was seen last."""
         there = self._stored
-        return [there.get(name) or self._versions[lane][-1] for name, (lane, _) in self._scene.items()]
+        return [copy.deepcopy(there.get(name) or self._versions[each.lane][-1]) for name, each in self._scene.items()]
 
     @property
     def _stored(self) -> dict[str, Json]:
-        """Those that are there, by name."""
-        found = {name: self.server.find(obj) for name, (_, obj) in self._scene.items()}
+        """Those that are there, by name: the stored ones themselves."""
+        objects = self.server.objects
+        found = {name: objects.get(each.key) for name, each in self._scene.items()}
         return {name: obj for name, obj in found.items() if obj is not None}
 
     @property
@@ -214,7 +224,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     def rival_recreates(self, obj: str) -> None:
         if obj in self._stored:
             self.server.finish(self._stored[obj])
-        new = self.server.put(self._scene[obj][1])
+        new = self.server.put(self._scene[obj].obj)
         self.dispatcher.note(f"a rival creates it anew as {new['metadata']['uid']}", ObjectRef.of(new))
         self._seen(new)
 
@@ -223,7 +233,8 @@ class DispatcherMachine(RuleBasedStateMachine):
     def observe(self, obj: str, back: int, fresh: bool) -> None:
         """What a read begun now answers (`fresh`), or what a cache shows, which may be some versions `back`."""
         versions = self._seen(self._stored[obj])
-        self.dispatcher.observe(versions[-1 if fresh else max(0, len(versions) - 1 - back)], fresh=fresh)
+        seen = versions[-1 if fresh else max(0, len(versions) - 1 - back)]
+        self.dispatcher.observe(copy.deepcopy(seen), fresh=fresh)
 
     @precondition(lambda self: self._stored)
     @rule(obj=STORED)

@@ -36,6 +36,12 @@ __all__ = ["api_server", "chronicle", "control_plane", "dispatcher", "dispatcher
 # -- time -------------------------------------------------------------------------------------------------------------
 
 
+def pytest_configure() -> None:
+    """looptime asks for the current loop around plain tests too; unless it is told that there is none, the first such
+    question makes a loop that nobody closes (Python 3.11)."""
+    asyncio.set_event_loop(None)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Who asks for virtual time gets it, and who asks for a control plane its event loop."""
     for item in items:

@@ -218,10 +218,8 @@ class SteppedDispatcher(Observing):
     def settle(self) -> None:
         """Answer everything, without trouble, until nothing waits or flies. What has started may be retried."""
         for _ in range(10_000):
-            for flight in self.flights:
-                if not flight.over:
-                    flight.stop() if flight.stopping else flight.answer()
-            if self.start_all():
+            self.go_on()
+            if self.flights or self.start_all():
                 continue
             if not self.driver.core.executions():
                 return
