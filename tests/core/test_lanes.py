@@ -8,7 +8,7 @@ from asyncdispatch.config import CallTypePolicy, DispatcherConfig
 from asyncdispatch.errors import Backpressure
 from asyncdispatch.outcomes import Cancelled, Failed, Overwritten, Skipped, Succeeded
 from tests.core.driver import Driver
-from tests.core.words import CREATE, GONE, LATER, PERMANENT, READ, RETRY, WRITE, answer, pod
+from tests.core.words import CREATE, GONE, LATER, LEVELS, PERMANENT, READ, RETRY, WRITE, answer, pod
 
 BIND, STATUS = "pod_binding", "pod_status_patch"
 
@@ -60,6 +60,50 @@ def test_reads_do_not_wait_for_writes() -> None:
     driver.submit(effect=READ, version="1")
     driver.submit(effect=READ, version="2")
     assert len(driver.start_all()) == 3
+    driver.finish()
+
+
+def test_an_ordered_read_waits_for_older_writes_only() -> None:
+    """`ordered`: for those accepted before it, in flight or in line; one accepted after it may fly beside it."""
+    driver = Driver(DispatcherConfig(max_in_flight=2))
+    blocker = driver.submit(target=pod("blocker"))
+    older = driver.submit(priority=LEVELS["high"])
+    assert driver.start_all() == [older, blocker]
+    read = driver.submit(effect=READ, ordered=True)
+    driver.succeed(blocker)
+    assert driver.start() is None, "it waits for the older one, which is in flight"
+    second = driver.submit(target=pod("q"))
+    assert driver.start() is second
+    newer = driver.submit(priority=LEVELS["high"])
+    driver.succeed(older)
+    assert driver.start() is newer
+    driver.succeed(second)
+    assert driver.start() is read, "the newer one is in flight, and may be"
+    driver.finish()
+
+
+def test_the_first_read_of_all_can_be_joined() -> None:
+    """L8: an ordered read joins one that no write has come after, also if nothing was ever written."""
+    driver = Driver()
+    first = driver.submit(effect=READ, ordered=True)
+    driver.submit(effect=READ, version="7")
+    assert driver.submit(effect=READ, ordered=True).lead is first
+    driver.finish()
+
+
+def test_all_that_waits_for_an_object_counts() -> None:
+    """L4: in line, delayed, and reads, for `lane_capacity`; what is in flight does not."""
+    driver = Driver(DispatcherConfig(lane_capacity=3))
+    driver.submit()
+    driver.submit(effect=READ, version="1")
+    assert len(driver.start_all()) == 2
+    driver.submit()
+    driver.submit(not_before=9.0)
+    driver.submit(effect=READ, ordered=True)
+    assert driver.start() is None
+    with pytest.raises(Backpressure) as full:
+        driver.submit()
+    assert (full.value.scope, full.value.depth) == ("object", 3)
     driver.finish()
 
 

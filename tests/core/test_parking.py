@@ -18,7 +18,7 @@ from asyncdispatch.calls import Again, Applied, Effect, Refused, Unknown, Verdic
 from asyncdispatch.config import BreakerPolicy, DispatcherConfig, RetryBudget
 from asyncdispatch.outcomes import Expired, Failed, Succeeded
 from tests.core.driver import Driver
-from tests.core.words import HOLD, LATER, PERMANENT, RECONCILE, RETRY, SECOND, START, pod
+from tests.core.words import HOLD, LATER, LEVELS, PERMANENT, RECONCILE, RETRY, SECOND, START, pod
 
 
 def many(driver: Driver, count: int, **fields: object) -> list[Entry]:
@@ -244,10 +244,12 @@ def test_the_next_retry_is_told_to_the_nanosecond(per_second: float) -> None:
     """Whoever waits for it is woken when it is there, not before and not after; a trickle is never nothing (L19)."""
     early, punctual = (Budget(RetryBudget(ratio=0.0, per_second=per_second, burst=1)) for _ in range(2))
     assert early.next_at(START) == START, "there is one"
+    assert Budget(RetryBudget(burst=3)).next_at(START) == START, "there are three"
     assert early.take(START)
     assert punctual.take(START)
     due = punctual.next_at(START)
     assert due > START
+    assert early.next_at((START + due) // 2) == pytest.approx(due, abs=10), "whenever it is asked"
     assert not early.take(due - 1)
     assert punctual.take(due)
 
@@ -338,6 +340,33 @@ def test_a_probe_that_reconciles_gives_way_to_another(answer: str) -> None:
     }
     driver.reconcile(doubtful, found[answer])
     assert driver.start() is not None
+    driver.finish()
+
+
+def test_only_the_probe_itself_lets_another_follow() -> None:
+    """Exactly one at a time: an old attempt that ends meanwhile and says nothing changes nothing."""
+    driver = Driver(BREAKER)
+    (old,) = many(driver, 1)
+    driver.start()
+    opened(driver)
+    driver.advance(5.0)
+    assert len(driver.start_all()) == 1
+    driver.fail(old, RETRY, delay=90.0, signal=Signal.SILENT)
+    assert driver.start() is None
+    driver.finish()
+
+
+def test_a_probe_that_has_failed_is_none_while_it_reconciles() -> None:
+    """It keeps its seat, but the next probe does not wait for what its reconcile says (L19)."""
+    driver = Driver(BREAKER)
+    opened(driver)
+    urgent = driver.submit(target=pod("urgent"), effect=Effect.CREATE, priority=LEVELS["high"])
+    driver.advance(5.0)
+    assert driver.start_all() == [urgent]
+    assert driver.fail(urgent, RETRY, maybe=True, signal=Signal.FAULT)
+    assert driver.start() is None
+    driver.advance(5.0)
+    assert len(driver.start_all()) == 1
     driver.finish()
 
 

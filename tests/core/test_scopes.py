@@ -249,6 +249,7 @@ def test_one_probe_for_all() -> None:
     """R4, case J1: soon after the first refusal one call is sent; its success lets all follow, and nobody fails."""
     driver = Driver()
     entries = held(driver)
+    assert [hold.since for hold in driver.core.holds.values()] == [driver.now]
     assert driver.start() is None
     assert {entry.state for entry in entries} == {CallState.HELD}
     (other,) = many(driver, 1, scope="other")
