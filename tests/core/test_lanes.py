@@ -107,6 +107,21 @@ def test_all_that_waits_for_an_object_counts() -> None:
     driver.finish()
 
 
+def test_a_seat_that_passes_on_leaves_the_line_as_it_is() -> None:
+    """L2, L12: who has succeeded passes its seat on at once, also if a second call of its object waits behind it."""
+    driver = Driver(DispatcherConfig(max_in_flight=1))
+    first = driver.submit(target=pod("p"))
+    others = [driver.submit(target=pod(name)) for name in ("a", "b", "c")]
+    assert driver.start() is first
+    behind = driver.submit(target=pod("p"))
+    started = [driver.turn(first)]
+    while started[-1] is not None:
+        started.append(driver.turn(started[-1]))
+    assert started[:-1] == [*others, behind] or started[:-1] == [behind, *others]
+    assert all(isinstance(driver.outcomes[handle.ticket], Succeeded) for handle in (first, behind, *others))
+    driver.finish()
+
+
 def test_generated_names_have_a_lane_each() -> None:
     """Rule R5: a create whose name the server chooses waits for nothing."""
     driver = Driver(DispatcherConfig(lane_capacity=1))
@@ -317,6 +332,18 @@ def test_a_call_in_backoff_keeps_its_place_in_line() -> None:
     assert driver.start() is first
     driver.succeed(first)
     assert driver.start() is second
+    driver.finish()
+
+
+def test_a_failed_call_stands_before_all_that_came_later() -> None:
+    """L12: however many have queued up behind it."""
+    driver = Driver()
+    handles = [driver.submit(call_type=call_type) for call_type in "abc"]
+    assert driver.start() is handles[0]
+    driver.fail(handles[0], RETRY, delay=0.0)
+    for handle in handles:
+        assert driver.start() is handle
+        driver.succeed(handle)
     driver.finish()
 
 
