@@ -9,7 +9,7 @@ from asyncdispatch.config import DispatcherConfig
 from asyncdispatch.errors import MergeFailed
 from asyncdispatch.outcomes import Overwritten, Succeeded
 from tests.core.driver import Driver
-from tests.core.words import CREATE, RETRY, Call, Patch, pod
+from tests.core.words import CREATE, RETRY, Call, Patch, node, pod
 
 BIND, STATUS = "pod_binding", "pod_status_patch"
 
@@ -155,6 +155,28 @@ def test_a_failed_attempt_is_absorbed_by_a_newer_call() -> None:
     assert sent.fields == ("a", "b")
     driver.succeed(second)
     assert driver.start() is other
+    driver.finish()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Backwards(Patch):
+    """A call whose merge adds its fields to the older one and returns that."""
+
+    def merge(self, pending: Patch) -> Patch | None:
+        return dataclasses.replace(pending, fields=pending.fields + self.fields)
+
+
+def test_the_newcomers_control_fields_count_whatever_merge_returns() -> None:
+    """L13: priority, time-out, flow and all else that says when, not what."""
+    driver = busy()
+    older = Backwards(fields=("a",), priority=5, timeout=3.0, flow="old", sheddable=True)
+    newer = Backwards(fields=("b",), priority=7, timeout=50.0, flow="new", depends_on=(node("n"),))
+    first, second = driver.submit(older), driver.submit(newer)
+    assert driver.outcome(first, Overwritten).by == second.ticket
+    release(driver)
+    assert driver.start() is second
+    assert driver.core.executable(second) == dataclasses.replace(newer, fields=("a", "b"))
+    assert older.fields == ("a",)
     driver.finish()
 
 
