@@ -317,8 +317,8 @@ def table(found: dict[str, list[dict[str, float]]]) -> str:
     for row in rows:
         cells = []
         for arm in ARMS:
-            values = [figures[row] for figures in found[arm] if row in figures]
-            cells.append(_cell(values) if values else "–")
+            told = any(row in figures for figures in found[arm])
+            cells.append(_cell([figures.get(row, 0) for figures in found[arm]]) if told else "–")
         lines.append(f"| {row} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

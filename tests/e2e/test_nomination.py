@@ -11,6 +11,7 @@ from asyncdispatch.nomination.decisions import PREFIX
 from benchmarks.plane import in_parallel
 from tests.e2e.nominating import (
     MERGE,
+    NAME,
     is_bound,
     is_unschedulable,
     nominating,
@@ -153,9 +154,15 @@ async def test_every_other_write_is_refused(own):
         {"status": {"nominatedNodeName": "n2"}},
         {"status": {"phase": "Running"}},
         {"status": {"message": "x"}},
+        {"status": {"reason": "x"}},
+        {"status": {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]}},
+        {"status": {"hostIP": "10.0.0.2", "hostIPs": [{"ip": "10.0.0.2"}]}},
+        {"status": {"startTime": "2026-01-01T00:00:00Z"}},
+        {"status": {"nominatedNodeName": None, "phase": "Failed"}},
         {"status": {"conditions": [{"type": "PodScheduled", "status": "True"}]}},
         {"metadata": {"labels": {"a": "c"}}},
         {"metadata": {"labels": None}},
+        {"metadata": {"finalizers": ["example.com/held"]}},
         {"metadata": {"annotations": {"mine": "1"}}},
         {"metadata": {"annotations": {"theirs": "2"}}},
         {"metadata": {"annotations": {"theirs": None}}},
@@ -164,16 +171,27 @@ async def test_every_other_write_is_refused(own):
         answer = await patch(own, "p", body)
         assert answer.status == 422, (body, answer)
         assert "denied request" in answer.body["message"]
+    owned = {"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "q", "uid": "u"}]}}
+    assert "ownerReferences" not in (await patch(own, "p", owned)).body["metadata"]  # the server ignores that here
     allowed = {"metadata": {"annotations": {f"{PREFIX}/reason": "r"}}, "status": {"nominatedNodeName": None}}
     assert (await patch(own, "p", allowed)).status == 200
     binding = {"metadata": {"name": "p"}, "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"}}
     forbidden = [
         ("POST", f"{place('p')}/binding", binding),
         ("DELETE", place("p"), None),
+        ("DELETE", "/api/v1/namespaces/ns/pods", None),
+        ("POST", "/api/v1/namespaces/ns/pods", own.pod_body("q", "ns")),
+        ("POST", "/api/v1/namespaces/ns/bindings", binding),
+        ("PUT", f"{place('p')}/status", await own.pod("p", "ns")),
+        ("PATCH", f"{place('p')}/resize", {"spec": {}}),
+        ("PATCH", f"{place('p')}/ephemeralcontainers", {"spec": {}}),
         ("POST", f"{place('p')}/eviction", {"metadata": {"name": "p"}}),
         ("PATCH", place("p"), {"spec": {"nodeName": "n1"}}),
         ("PUT", place("p"), await own.pod("p", "ns")),
         ("PATCH", "/api/v1/nodes/n1", {"spec": {"unschedulable": True}}),
+        ("PATCH", "/api/v1/nodes/n1/status", {"status": {"allocatable": {"cpu": "0"}}}),
+        ("DELETE", f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{NAME}", None),
+        ("DELETE", f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{NAME}", None),
         ("GET", "/api/v1/namespaces/ns/secrets", None),
     ]
     for method, path, body in forbidden:
