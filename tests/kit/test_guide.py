@@ -19,6 +19,14 @@ asyncio_default_fixture_loop_scope = function
 filterwarnings = error
     ignore:There is no current event loop:DeprecationWarning:looptime
 """
+PROFILE = """
+from hypothesis import HealthCheck, Phase, settings
+
+quick = {"phases": [Phase.generate, Phase.shrink], "report_multiple_bugs": False}
+settings.register_profile("same", derandomize=True, database=None, suppress_health_check=list(HealthCheck), **quick)
+settings.load_profile("same")
+"""
+"""The same runs each time, made small, but not explained line by line."""
 
 
 def files() -> dict[str, str]:
@@ -38,6 +46,8 @@ def test_the_guide(pytester: pytest.Pytester) -> None:
     """The buggy call fails as the guide shows it, history and all; everything else passes."""
     for name, text in files().items():
         pytester.path.joinpath(name).write_text(text, encoding="utf-8")
+    with pytester.path.joinpath("conftest.py").open("a", encoding="utf-8") as conftest:
+        conftest.write(PROFILE)
     pytester.makefile(".ini", pytest=INI)
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rA", timeout=300)
     result.assert_outcomes(passed=4, failed=1)

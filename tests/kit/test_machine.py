@@ -80,7 +80,6 @@ def test_a_failure_is_small_and_tells_the_history() -> None:
     assert "history of Pod default/a" in notes
     assert "call 1 is told Succeeded (value 'n1')" in notes
     assert notes.count("cluster.bind(") == 1
-    assert "state.submit(" not in notes
     assert "state.rival_changes(" not in notes
 
 
