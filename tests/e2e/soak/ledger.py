@@ -36,7 +36,7 @@ class DiskLedger:
         self._expected = expected
         self._records: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._error: Exception | None = None
-        self._writer = threading.Thread(target=self._write, name=f"ledger {agent}")
+        self._writer = threading.Thread(target=self._write, name=f"ledger {agent}", daemon=True)
         self._writer.start()
 
     def accepted(self, handle: Any) -> None:

@@ -25,9 +25,8 @@ WIDTH = 32
 TIMING = {"lease_duration": 3.0, "renew_deadline": 2.0, "retry_period": 0.4}
 WATCHED: dict[str, Any] = {"namespace": PASSING, "idle_limit": 5.0}
 """Watches whose answers are swallowed are noticed before the next rest."""
-# One call may meet all connections whose answers are lost, one read after the other. Other programs have the processors
-# too: a step that seems to take 0.1 s may have waited for
-# one.
+# One call may meet all connections whose answers are lost, one read after the other. A step that seems to hold the
+# event loop may wait for a processor, which other programs have too: only what takes a second is surely its own doing.
 CONFIG = DispatcherConfig(
     attempt_timeout=3,
     blocking_threshold=1,
@@ -48,7 +47,6 @@ class Replica:
         self.ledgers: list[DiskLedger] = []
         self.terms = 0
         self.blocked = 0
-        self.unclean: list[str] = []
         self.dispatcher: Dispatcher
         self.lease: Lease
         self.proxy = FaultProxy(plane.url)
@@ -78,6 +76,12 @@ class Replica:
         assert self._task is not None
         self._leaving.set()
         await self._task
+
+    async def abandon(self) -> None:
+        """The soak has failed: leave nothing behind."""
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
 
     async def restart(self) -> None:
         await self.stop()

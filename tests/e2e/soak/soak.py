@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic
@@ -37,13 +37,15 @@ REST = 90.0
 async def soak(seconds: float, seed: int, folder: Path) -> Report:
     """Soak for about so long, on a control plane of its own. `folder` takes what is written down."""
     before = Belongings.now()
-    gc.freeze()  # what the other tests have left is looked through by no collection that falls into the soak
     log = AuditLog(folder)
     roles = {name: Role(f"soak-{name}", (GROUP,)) for name in ("one", "two")}
     flags = [*log.flags, *FLAGS]
     async with ControlPlane(flags={"kube-apiserver": flags}, roles=roles, logs=folder / "logs") as plane:
-        report = await _Soak(plane, log, folder, seed).run(seconds)
-    gc.unfreeze()
+        gc.freeze()  # what the other tests have left is looked through by no collection that falls into the soak
+        try:
+            report = await _Soak(plane, log, folder, seed).run(seconds)
+        finally:
+            gc.unfreeze()
     report.left = await _left(before)
     return report
 
@@ -80,12 +82,16 @@ class _Soak:
         one, two = self._replicas
         async with one.proxy, two.proxy:
             began = monotonic()
-            async with self._heartbeat:
+            try:
+                async with self._heartbeat:
+                    for replica in self._replicas:
+                        await replica.start()
+                    await self._rounds(began + seconds)
+                    for replica in self._replicas:
+                        await replica.stop()
+            finally:
                 for replica in self._replicas:
-                    await replica.start()
-                await self._rounds(began + seconds)
-                for replica in self._replicas:
-                    await replica.stop()
+                    await replica.abandon()
             report.seconds = monotonic() - began
         report.block, report.late = self._heartbeat.worst, self._heartbeat.late
         report.held_by = self._heartbeat.held_by
@@ -119,7 +125,7 @@ class _Soak:
         async def resting() -> bool:
             return all(replica.resting for replica in self._replicas)
 
-        await eventually(resting, timeout=REST)
+        await self._soon(resting, "calls without an outcome")
         for number, plural in enumerate(("pods", "configmaps")):
             versions = {
                 obj["metadata"]["name"]: obj["metadata"]["resourceVersion"]
@@ -129,7 +135,7 @@ class _Soak:
             async def agree(number: int = number, versions: dict[str, str] = versions) -> bool:
                 return all(replica.agrees(number, versions) for replica in self._replicas)
 
-            await eventually(agree, timeout=REST)
+            await self._soon(agree, f"a reflector of {plural} that does not agree with the server")
         for replica in self._replicas:
             self.report.remains += replica.remains()
         for replica in self._replicas:
@@ -137,6 +143,13 @@ class _Soak:
         await asyncio.sleep(0.5)
         with self._heartbeat.ignoring():
             self.report.samples.append(Sample.take(sum(replica.calls for replica in self._replicas)))
+
+    async def _soon(self, condition: Callable[[], Awaitable[bool]], otherwise: str) -> None:
+        try:
+            await eventually(condition, timeout=REST)
+        except TimeoutError:
+            states = "\n".join(f"{replica.name}: {replica.dispatcher.statistics()}" for replica in self._replicas)
+            raise AssertionError(f"{REST:g} s after all trouble there are {otherwise}\n{states}") from None
 
     # -- the audit ---------------------------------------------------------------------------------------------------
 
