@@ -1,9 +1,8 @@
 """How many planted faults the tests notice.
 
-    python -m tests.mutation ordering lanes      every fault of two modules of the core
-    python -m tests.mutation --sample 50         so many of each module, the same ones each time; --seed takes others
-
-The survivors are tried again with more examples for each property, as CI draws them.
+python -m tests.mutation ordering lanes      every fault of two modules of the core
+python -m tests.mutation --sample 50         so many of each module, the same ones each time; --seed takes others
+python -m tests.mutation lanes --profile ci  survivors again, with the tests that take long, as CI runs them
 """
 
 # ruff: noqa: T201
@@ -86,22 +85,22 @@ def run(
     results: list[Result] = []
     left: list[str] = []
     began = time.monotonic()
-    lines = forked(work, silent=False)
-    while True:
-        try:
-            told = next(lines)
-        except StopIteration as end:
-            if end.value:
-                sys.exit(int(end.value))
-            return results, left
+
+    def hear(told: Any) -> None:
         if isinstance(told, dict):
-            left = told["slow"]
-            continue
-        results.append((told[0], told[1], told[2], told[3]))
-        if told[2] in (SURVIVED, UNREACHED):
-            print(f"[{len(results)} in {time.monotonic() - began:.0f} s] {told[2]}: {told[1]}", flush=True)
+            left.extend(told["slow"])
+            return
+        module, mutant, how, test = told
+        results.append((module, mutant, how, test))
+        if how in (SURVIVED, UNREACHED):
+            print(f"[{len(results)} in {time.monotonic() - began:.0f} s] {how}: {mutant}", flush=True)
         elif not len(results) % 50:
             print(f"[{len(results)} in {time.monotonic() - began:.0f} s]", flush=True)
+
+    code = forked(work, hear, silent=False)
+    if code:
+        sys.exit(code)
+    return results, left
 
 
 def main() -> int:

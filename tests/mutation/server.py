@@ -20,7 +20,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -43,6 +43,10 @@ SLOW_LIMIT = 0.5
 
 MEMORY = 4 << 30
 """Bytes that a mutant may take."""
+
+
+Work = Callable[[Callable[[Any], None]], int]
+"""What a fork does: it is given a function that writes to its parent, and returns its exit code."""
 
 
 @dataclass
@@ -160,7 +164,8 @@ class Server:
                     return 1
             return 0
 
-        told, code = _gathered(run)
+        told: list[str] = []
+        code = forked(run, told.append)
         how = _CODES.get(code, HANGS)
         test = told[-1] if told and how in (KILLED, HANGS) else ""
         if test:
@@ -188,8 +193,8 @@ class Server:
                 write([module, tracer.get_data().contexts_by_lineno(file)])
             return 0
 
-        told, code = _gathered(work)
-        if code:
+        told: list[Any] = []
+        if forked(work, told.append):
             pytest.exit("the run without a mutant came to no end", returncode=2)
         failed = [name for name, _, passed in told[: len(items)] if not passed]
         if failed:
@@ -219,8 +224,8 @@ def _passes(session: pytest.Session, item: pytest.Item) -> bool:
     return session.testsfailed == before
 
 
-def forked(work: Callable[[Callable[[Any], None]], int], *, silent: bool = True) -> Generator[Any, None, int]:
-    """Run `work` in a fork. Yields what it writes, through JSON; returns its code; negative: a signal."""
+def forked(work: Work, hear: Callable[[Any], None], *, silent: bool = True) -> int:
+    """Run `work` in a fork; `hear` gets what it writes, through JSON. Its code; negative if a signal has ended it."""
     sys.stdout.flush()
     reading, writing = os.pipe()
     pid = os.fork()
@@ -247,15 +252,5 @@ def forked(work: Callable[[Callable[[Any], None]], int], *, silent: bool = True)
     os.close(writing)
     with os.fdopen(reading) as lines:
         for line in lines:
-            yield json.loads(line)
+            hear(json.loads(line))
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def _gathered(work: Callable[[Callable[[Any], None]], int]) -> tuple[list[Any], int]:
-    told = []
-    lines = forked(work)
-    while True:
-        try:
-            told.append(next(lines))
-        except StopIteration as end:
-            return told, int(end.value)
