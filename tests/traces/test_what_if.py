@@ -7,9 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from asyncdispatch import (
     Backpressure,
@@ -22,6 +25,8 @@ from asyncdispatch import (
 )
 from asyncdispatch.traces import Trace, TraceRecorder, read_trace, replay, what_if
 from tests.shell import START, Script, StatusError, after, call
+from tests.test_laws_shell import Program, play
+from tests.traces.worlds import Kept, recorded
 
 Load = Callable[[Dispatcher], Any]
 
@@ -155,3 +160,28 @@ async def test_bad_arguments(tmp_path: Path) -> None:
         what_if("trace", BASE)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="read_trace"):
         replay("trace")  # type: ignore[arg-type]
+
+
+OTHERS: list[dict[str, Any]] = [
+    {},
+    {"max_in_flight": 1, "capacity": 4},
+    {"max_in_flight": 50, "capacity": 1_000, "max_joined": 1_000, "flows": {}, "lane_capacity": 100},
+    {"timeout": 3.0, "attempt_timeout": 0.5, "rate": RateLimit(5.0, 1)},
+]
+
+
+@given(seed=st.integers(0, 2**32 - 1), steps=st.integers(5, 80), other=st.sampled_from(OTHERS))
+@settings(max_examples=max(10, settings().max_examples // 4))
+def test_any_trace_under_any_configuration(seed: int, steps: int, other: dict[str, Any]) -> None:
+    """Random programs, with all that can happen in them: the simulation ends, and every call with an outcome."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "trace")
+        with recorded("tests.test_laws_shell", path, Kept()):
+            play(Program(Random(seed)), steps)
+        trace = read_trace(path)
+    found = what_if(trace, replace(trace.config, **other))
+    assert "unfinished" not in found.outcomes_after
+    calls, refused = found.all.after.calls, found.outcomes_after.get("refused", 0)
+    tried = [step for step in trace.steps if step.name == "submit"]
+    assert calls + refused >= len(tried)
+    assert sum(found.outcomes_after.values()) == calls + refused

@@ -125,8 +125,9 @@ class Simulation:
             flying = self._flying[0][:3] if self._flying else (NEVER, 0, 0)
             world = self._world[0][:3] if self._world else (NEVER, 0, 0)
             at, due = min(flying, world)[0], core.wake_at(now)
-            if min(at, due) >= NEVER:
-                return
+            live = core.admission.depth + core.admission.joined
+            if at >= NEVER and (not live or due >= NEVER):
+                return  # own writes that nobody has seen would be asked for for ever
             if due < at:
                 now = max(now, due)
                 core.tick(now)
