@@ -105,6 +105,37 @@ async def test_what_does_not(
         await audited(calls(cluster)[name], outcomes, objects, carried)
 
 
+async def test_what_was_removed_is_missed_by_nobody(cluster: Cluster) -> None:
+    """Also what was created under a name that the server chose: its deletion knows the uid."""
+    made = {**GENERATED, "metadata": {"name": "g-1", "namespace": "ns", "uid": "u7"}}
+    create, patch = cluster.create(GENERATED), cluster.patch(made, {"data": {"a": "b"}})
+    ledger = Ledger({1: create, 2: patch, 3: cluster.delete(made)})
+    for ticket, end in ((1, Succeeded(made)), (2, DONE), (3, DONE)):
+        ledger.outcomes[ticket].append(end)
+
+    async def items(path: str) -> list[Any]:
+        return []
+
+    await audit(ledger, items, [])
+    del ledger.calls[3]
+    with pytest.raises(AssertionError, match="does not show it"):
+        await audit(ledger, items, [])
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_an_event_is_known_by_its_own_name(cluster: Cluster, told: bool) -> None:
+    """Its target stands for what it is about; a read is audited for its one outcome only."""
+    event = cluster.event(POD, reason="Told", message="m")
+    ledger = Ledger({1: event, 2: cluster.read(POD)})
+    ledger.outcomes[1].append(DONE if told else REFUSED)
+    ledger.outcomes[2].append(REFUSED)
+
+    async def items(path: str) -> list[Any]:
+        return [event.body()] if path.startswith("/apis/events.k8s.io/") and told else []
+
+    await audit(ledger, items, [])
+
+
 async def test_nothing_proves_nothing() -> None:
     async def items(path: str) -> list[Any]:
         return []
