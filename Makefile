@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test controlplane e2e browser prometheus lint format types docs examples bench coverage clean
+.PHONY: help setup demo test simulate mutants controlplane e2e soak browser prometheus lint format types docs examples bench coverage clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -39,12 +39,21 @@ demo: $(STAMP) ## place 1,000 Pods through the dispatcher, over HTTP
 test: $(STAMP) ## run the tests on two processes; ARGS picks some
 	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
+simulate: $(STAMP) ## check ten million simulated calls against the rules; ARGS="--calls 1e6" for fewer
+	@$(BIN)/python -m asyncdispatch.simulation $(ARGS)
+
+mutants: $(STAMP) ## plant every small fault in the core, and say which share the tests notice; ARGS="lanes --sample 50" for fewer
+	@$(BIN)/python -m tests.mutation $(ARGS)
+
 # K8S_VERSION and KUBEBUILDER_ASSETS are read from the environment, where make puts what it is given.
 controlplane: $(STAMP) ## build etcd, kube-apiserver and kube-scheduler for tests, into a cache
 	@$(BIN)/python -m asyncdispatch.testing.controlplane.build
 
 e2e: controlplane ## run the tests that need a real control plane; ARGS="-k name" picks some
 	@$(BIN)/python -m pytest tests/e2e $(ARGS)
+
+soak: controlplane ## chaos on a real control plane; SOAK_SECONDS=60 SOAK_SEED=1
+	@$(BIN)/python -m pytest -q tests/e2e/test_soak.py $(ARGS)
 
 browser: $(STAMP) ## run the tests that need Chromium
 	@$(BIN)/python -m pytest tests/browser $(ARGS)
