@@ -22,10 +22,12 @@ from tests.test_laws_http import run as run_over_http
 from tests.test_laws_shell import Program, play
 from tests.traces.worlds import Kept, Quiet, check_same, recorded, told
 
+PROGRAMS = max(20, settings().max_examples // 3)
 EXAMPLES = max(5, settings().max_examples // 20)
 
 
 @given(seed=st.integers(0, 2**32 - 1), steps=st.integers(5, 80), switching=st.booleans())
+@settings(max_examples=PROGRAMS)
 def test_random_programs_replay_to_the_same(seed: int, steps: int, switching: bool) -> None:
     """Through the real dispatcher in virtual time: faults, cancellations, contexts, modes, an end in three ways."""
     with TemporaryDirectory() as folder:
@@ -36,6 +38,7 @@ def test_random_programs_replay_to_the_same(seed: int, steps: int, switching: bo
 
 
 @given(seed=st.integers(0, 2**32 - 1), steps=st.integers(5, 80))
+@settings(max_examples=PROGRAMS)
 def test_so_do_the_short_ways(seed: int, steps: int) -> None:
     """The same where nobody watches the workers, so that they pass on their seats."""
     with TemporaryDirectory() as folder:
