@@ -110,9 +110,9 @@ def test_all_that_waits_for_an_object_counts() -> None:
 def test_a_seat_that_passes_on_leaves_the_line_as_it_is() -> None:
     """L2, L12: who has succeeded passes its seat on at once, also if a second call of its object waits behind it."""
     driver = Driver(DispatcherConfig(max_in_flight=1))
-    first = driver.submit(target=pod("p"))
-    others = [driver.submit(target=pod(name)) for name in ("a", "b", "c")]
-    assert driver.start() is first
+    zero, first, *others = (driver.submit(target=pod(name)) for name in ("zero", "p", "a", "b", "c"))
+    assert driver.start() is zero
+    assert driver.turn(zero) is first
     behind = driver.submit(target=pod("p"))
     started = [driver.turn(first)]
     while started[-1] is not None:
