@@ -87,7 +87,7 @@ EVENTS = {
     "lost(",
     "unsent(",
     "instead(",
-    "is reconciled",
+    "(reconcile",
     "a rival writes",
     "anew as",
     "lands (409",
