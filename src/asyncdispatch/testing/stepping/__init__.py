@@ -1,8 +1,9 @@
 """The dispatcher driven by hand, in virtual time: no event loop, no task, no waiting.
 
-`events` (what is recorded), `history` (the laws over time, checked on what is recorded), `driver` (the steps of the
-core), `telling` (a history in words); and for calls that are really performed: `wire` (requests that wait for the
-test), `flights` (attempts), `promises` (what call types promise), `starving` and `stepped`, which puts them together.
+`events` (what is recorded), `history` (the laws over time, checked on what is recorded), `reports` and `driver` (the
+steps of the core), `telling` (a history in words); and for calls that are really performed: `wire` (requests that wait
+for the test), `flights` (attempts), `promises` (what call types promise), `starving` and `stepped`, which puts them
+together.
 """
 
 from asyncdispatch.testing.stepping.driver import StepDriver

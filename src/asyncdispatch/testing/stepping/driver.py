@@ -6,25 +6,14 @@ invariant, and records what happened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeVar, cast
 
 from asyncdispatch._core.invariants import check_invariants
 from asyncdispatch._core.machine import Machine
-from asyncdispatch._core.parking import Failure, Signal
 from asyncdispatch._core.short import DispatchCore
 from asyncdispatch._core.states import SECOND, Entry
-from asyncdispatch.calls import (
-    Again,
-    APICall,
-    Applied,
-    ObjectRef,
-    Refused,
-    Unknown,
-    Verdict,
-    VerdictKind,
-    validate_call,
-)
+from asyncdispatch.calls import APICall, ObjectRef, validate_call
 from asyncdispatch.config import DispatcherConfig
 from asyncdispatch.contexts import SchedulingContext
 from asyncdispatch.errors import DispatchError, RefusedError
@@ -33,15 +22,12 @@ from asyncdispatch.outcomes import AnyOutcome
 from asyncdispatch.testing.clock import VirtualClock
 from asyncdispatch.testing.stepping import events
 from asyncdispatch.testing.stepping.history import History, LawBroken, check
+from asyncdispatch.testing.stepping.reports import Reports, ns
 
 __all__ = ["StepDriver"]
 
 Kind = TypeVar("Kind")
 Handle = CallHandle[Any]
-
-
-def ns(seconds: float) -> int:
-    return round(seconds * SECOND)
 
 
 class Owner:
@@ -63,7 +49,7 @@ class Owner:
         self.driver.require(context, name, error)
 
 
-class StepDriver:
+class StepDriver(Reports):
     """A core, its virtual time, what it has in flight, and the history of it all.
 
     You say what becomes of each attempt that `start` gives you: `succeed`, `fail`, `stop`, and for one in `reconciling`
@@ -220,113 +206,6 @@ class StepDriver:
         while (entry := self.start()) is not None:
             started.append(entry)
         return started
-
-    def _leave(self, entry: Entry) -> None:
-        found = self.flying.pop(entry.ticket, None) or self.reconciling.pop(entry.ticket, None)
-        check(found is entry, "L1", f"call {entry.ticket} is not in flight")
-        self.stopping.pop(entry.ticket, None)
-
-    def _ended(self, stamp: dict[str, Any], entry: Entry, how: str, **more: Any) -> None:
-        if more.get("goes_on"):
-            self.reconciling[entry.ticket] = cast("Handle", entry)
-        self.history.add(events.Ended(**stamp, ticket=entry.ticket, how=how, **more))
-        self._end()
-
-    def succeed(self, entry: Entry, value: Any = None) -> None:
-        """`execute` has returned `value`."""
-        stamp = self._begin()
-        self._leave(entry)
-        self.core.succeed(entry, value, self.now)
-        self._ended(stamp, entry, "succeeded", value=value)
-
-    def turn(self, entry: Entry, value: Any = None) -> Handle | None:
-        """As `succeed`, and its seat passes on: what starts next, in one step."""
-        stamp = self._begin()
-        self._leave(entry)
-        if isinstance(self.core, DispatchCore):
-            following = self.core.turn(entry, value, self.now)
-            if self.core.quick:
-                self.core.settled.append(entry)
-        else:
-            self.core.succeed(entry, value, self.now)
-            following = self.core.next(self.now)
-        self.history.add(events.Ended(**stamp, ticket=entry.ticket, how="succeeded", value=value))
-        self._empty()
-        self._started(stamp, following)
-        self._end()
-        return cast("Handle | None", following)
-
-    def fail(
-        self,
-        entry: Entry,
-        kind: VerdictKind = VerdictKind.RETRY,
-        *,
-        maybe: bool = False,
-        delay: float = 0.0,
-        scope: Hashable = None,
-        exhausted: bool = False,
-        signal: Signal = Signal.NONE,
-        signature: Hashable = None,
-        error: BaseException | None = None,
-    ) -> bool:
-        """`execute` has raised, with this verdict. True if its fate is to be asked for at once (`reconcile`)."""
-        verdict = Verdict(kind, maybe, scope=scope)
-        return self.failed(
-            entry, Failure(error or ValueError(kind.value), verdict, ns(delay), exhausted, signal, signature)
-        )
-
-    def failed(self, entry: Entry, failure: Failure) -> bool:
-        """As `fail`, with everything that the shell reports of an error."""
-        stamp = self._begin()
-        self._leave(entry)
-        goes_on = self.core.fail(entry, failure, self.now)
-        self._ended(stamp, entry, "failed", goes_on=goes_on, verdict=failure.verdict)
-        return goes_on
-
-    def stop(self, entry: Entry, *, sent: bool = True) -> bool:
-        """The attempt has ended because it was asked to. True if its fate is to be asked for at once."""
-        stamp = self._begin()
-        self._leave(entry)
-        goes_on = self.core.stopped(entry, sent, self.now)
-        self._ended(stamp, entry, "stopped", goes_on=goes_on, sent=sent)
-        return goes_on
-
-    def reconcile(
-        self, entry: Entry, found: Any, *, refusal: VerdictKind = VerdictKind.PERMANENT, delay: float = 0.0
-    ) -> None:
-        """`reconcile` has answered. `delay`: before it is sent, or asked for, again."""
-        self.reconciled(entry, found, Verdict(refusal), ns(delay))
-
-    def reconciled(self, entry: Entry, found: Any, refusal: Verdict, delay: int) -> None:
-        """As `reconcile`, with everything that the shell reports; `delay` in nanoseconds."""
-        stamp = self._begin()
-        self._leave(entry)
-        how = {Applied: "applied", Again: "again", Refused: "refused", Unknown: "unknown"}.get(type(found), "unknown")
-        self.core.reconciled(entry, found, refusal, delay, self.now)
-        value = found.value if isinstance(found, Applied) else None
-        maybe_applied = isinstance(found, Unknown) and found.maybe_applied
-        self._ended(stamp, entry, how, value=value, maybe_applied=maybe_applied)
-
-    def fail_reconcile(
-        self,
-        entry: Entry,
-        kind: VerdictKind = VerdictKind.RETRY,
-        *,
-        delay: float = 0.0,
-        scope: Hashable = None,
-        exhausted: bool = False,
-        signal: Signal = Signal.NONE,
-    ) -> None:
-        """`reconcile` has raised, with this verdict."""
-        verdict = Verdict(kind, scope=scope)
-        self.reconcile_failed(entry, Failure(ValueError(kind.value), verdict, ns(delay), exhausted, signal))
-
-    def reconcile_failed(self, entry: Entry, failure: Failure) -> None:
-        """As `fail_reconcile`, with everything that the shell reports of an error."""
-        stamp = self._begin()
-        self._leave(entry)
-        self.core.reconcile_failed(entry, failure, self.now)
-        self._ended(stamp, entry, "reconcile_failed", verdict=failure.verdict)
 
     def cancel(self, handle: Entry, reason: str = "cancelled") -> bool:
         """As `CallHandle.cancel`."""

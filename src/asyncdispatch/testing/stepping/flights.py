@@ -12,7 +12,7 @@ from asyncdispatch._core.states import SECOND
 from asyncdispatch._judging import answer_of, failure_of, refusal_of
 from asyncdispatch.calls import Again, Attempt, Unknown
 from asyncdispatch.errors import ConfigurationError
-from asyncdispatch.testing.stepping.driver import ns
+from asyncdispatch.testing.stepping.reports import ns
 from asyncdispatch.testing.stepping.wire import Exchange, Trouble, error_of
 
 if TYPE_CHECKING:

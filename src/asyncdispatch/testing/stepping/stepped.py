@@ -17,10 +17,11 @@ from asyncdispatch.outcomes import Overwritten
 from asyncdispatch.testing.apiserver import EmbeddedAPIServer
 from asyncdispatch.testing.clock import VirtualClock
 from asyncdispatch.testing.stepping import events
-from asyncdispatch.testing.stepping.driver import Kind, StepDriver, ns
+from asyncdispatch.testing.stepping.driver import Kind, StepDriver
 from asyncdispatch.testing.stepping.flights import Flight
 from asyncdispatch.testing.stepping.history import LawBroken
 from asyncdispatch.testing.stepping.promises import check_done, check_merge
+from asyncdispatch.testing.stepping.reports import ns
 from asyncdispatch.testing.stepping.starving import Chains
 from asyncdispatch.testing.stepping.telling import tell, tickets_in
 from asyncdispatch.testing.stepping.wire import Exchange, step_client
