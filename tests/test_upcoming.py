@@ -14,7 +14,7 @@ from asyncdispatch._upcoming import upcoming
 from asyncdispatch.config import BreakerPolicy, CallTypePolicy, DispatcherConfig, FlowQuota
 from tests.core.driver import Driver
 from tests.core.operations import begun
-from tests.core.words import HOLD, LEVELS, RETRY, SECOND, pod
+from tests.core.words import HOLD, LEVELS, RETRY, pod
 
 
 def started(driver: Driver, count: int) -> tuple[list[int], bool]:
@@ -74,7 +74,7 @@ def test_many_that_wait(seed: int) -> None:
         if number % 9 == 0 and flying:
             driver.succeed(flying.pop(random.randrange(len(flying))))
         if number % 30 == 0:
-            driver.now += SECOND // 10
+            driver.stall(0.1)
     if flying and pick([True, False]):
         driver.fail(flying[0], HOLD, scope="s")
     count = pick([3, 30, 200])
@@ -129,6 +129,6 @@ def test_held_and_late_calls_are_not_next() -> None:
     assert driver.start() is probe
     driver.fail(probe, HOLD, scope="s")
     assert looked(driver, 10) == [late.ticket, free.ticket]
-    driver.now += SECOND
+    driver.stall(1.0)
     assert looked(driver, 10) == [free.ticket]
     assert looked(driver, 0) == []
