@@ -152,6 +152,8 @@ def _forbidden(error: ApiError, call: Call) -> Verdict:
         return _later(error, _place("quota", call))
     if re.search(r'error looking up service account|serviceaccount "[^"]*" not found', error.message):
         return _later(error, _place("service account", call))
+    if error.passing:
+        return _later(error, _place("roles", call))
     return Verdict(PERMANENT, reason=str(error))
 
 

@@ -53,6 +53,12 @@ def causes(reason: str, field: str = "") -> dict[str, Any]:
     return {"causes": [{"reason": reason, "field": field, "message": "…"}]}
 
 
+def lapsed(error: ApiError) -> ApiError:
+    """As the adapters mark it if the same was allowed before."""
+    error.passing = True
+    return error
+
+
 def here(condition: str) -> Any:
     """What LATER waits by."""
     return (condition, "ns", "cluster")
@@ -187,6 +193,11 @@ SECTIONS: dict[str, dict[str, Row]] = {
         "no right": Row(
             *(PATCH, failure(403, 'User "x" cannot patch resource "pods"', reason="Forbidden"), PERMANENT),
             "Never passes unless somebody grants it.",
+        ),
+        "no right, which has worked": Row(
+            *(PATCH, lapsed(failure(403, 'User "x" cannot patch resource "pods"', reason="Forbidden")), LATER),
+            "A server that has just started has yet to read its roles. For good after 30 s.",
+            scope=here("roles"),
         ),
     },
     "Not there (yet), or going": {

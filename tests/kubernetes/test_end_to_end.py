@@ -88,16 +88,49 @@ async def test_e1_a_status_patch_that_loses_its_fence(server, cluster):
     assert [record.status for record in server.audit if record.method == "PATCH"] == [409, 409, 409, 200]
 
 
-@pytest.mark.xfail(reason="403 is for good, at once: it is not known yet how to tell (kubernetes/kubernetes#121635)")
+NO_RIGHT = 'pods "p" is forbidden: User "s" cannot patch resource "pods" in API group "" in the namespace "ns"'
+
+
 async def test_a_server_that_has_just_started_knows_no_roles(server, cluster):
     """A right that was there a moment ago is not missing for good: the server has yet to read its roles."""
     pod = server.create(new_pod())
     async with Dispatcher() as dispatcher:
         await dispatcher.run(cluster.patch(pod, {"metadata": {"labels": {"a": "1"}}}))
-        told = 'pods "p" is forbidden: User "s" cannot patch resource "pods" in API group "" in the namespace "ns"'
-        server.fail(status=403, reason="Forbidden", message=told, times=3, method="PATCH")
+        server.fail(status=403, reason="Forbidden", message=NO_RIGHT, times=3, method="PATCH")
         outcome = await dispatcher.submit(cluster.patch(pod, {"metadata": {"labels": {"b": "2"}}})).outcome()
-    assert isinstance(outcome, Succeeded), outcome
+        assert isinstance(outcome, Succeeded), outcome
+        assert outcome.attempts == 4
+
+
+async def test_a_right_that_was_taken_away_is_missing_for_good_after_a_while(server, cluster):
+    """Half a minute of refusals is no start of a server; from then on each call fails at once."""
+    pod = server.create(new_pod())
+    loop = asyncio.get_running_loop()
+    async with Dispatcher(DispatcherConfig(timeout=300.0)) as dispatcher:
+        await dispatcher.run(cluster.patch(pod, {"metadata": {"labels": {"a": "1"}}}))
+        server.fail(status=403, reason="Forbidden", message=NO_RIGHT, times=None, method="PATCH")
+        began = loop.time()
+        outcomes = [
+            await dispatcher.submit(cluster.patch(pod, {"metadata": {"labels": {"b": value}}})).outcome()
+            for value in ("2", "3")
+        ]
+    assert all(isinstance(outcome, Failed) for outcome in outcomes), outcomes
+    assert outcomes[0].attempts > 1
+    assert outcomes[1].attempts == 1
+    assert 30 <= loop.time() - began < 120
+
+
+async def test_a_right_that_never_worked_is_missing_for_good(server, cluster):
+    """Another call type, or namespace, tells nothing of it."""
+    pod = server.create(new_pod())
+    other = server.create({**new_pod(), "metadata": {"name": "p", "namespace": "other"}})
+    async with Dispatcher() as dispatcher:
+        await dispatcher.run(cluster.patch(pod, {"metadata": {"labels": {"a": "1"}}}))
+        server.fail(status=403, reason="Forbidden", message=NO_RIGHT, times=None)
+        for call in (cluster.patch(other, {"metadata": {"labels": {"b": "2"}}}), cluster.delete(pod)):
+            outcome = await dispatcher.submit(call).outcome()
+            assert isinstance(outcome, Failed)
+            assert outcome.attempts == 1
 
 
 async def test_g5_two_binders(server, cluster):

@@ -31,6 +31,7 @@ from asyncdispatch.calls import (
     VerdictKind,
     metadata_of,
 )
+from asyncdispatch.kubernetes._rights import Rights
 from asyncdispatch.kubernetes.calls import refused
 from asyncdispatch.kubernetes.classification import classify_error
 from asyncdispatch.kubernetes.creation import Create
@@ -49,7 +50,8 @@ Credentials = Callable[[dict[str, Any]], Awaitable[None]]
 class Request:
     """One request as the client has made it, without its credentials: those are read anew for each attempt.
 
-    `rest` is the client's REST layer, `arguments` what else its `request` is given (body, query, time-out).
+    `rest` is the client's REST layer, `arguments` what else its `request` is given (body, query, time-out), `rights`
+    what the client was allowed before.
     """
 
     rest: Any
@@ -59,13 +61,14 @@ class Request:
     headers: Mapping[str, str]
     credentials: Credentials | None
     arguments: Mapping[str, Any]
+    rights: Rights
 
     def beside(self, path: str) -> Request:
         """A GET of `path` in the same manner, for a look beside the request itself."""
         url = f"{self.url.partition('?')[0].removesuffix(self.path)}{path}"
         headers = {key: value for key, value in self.headers.items() if key.lower() != "content-type"}
         arguments = {key: value for key, value in self.arguments.items() if key in ("_preload_content",)}
-        return Request(self.rest, "GET", url, path, headers, self.credentials, arguments)
+        return Request(self.rest, "GET", url, path, headers, self.credentials, arguments, self.rights)
 
 
 class Answer:
@@ -139,11 +142,16 @@ async def send(request: Request, attempt: Attempt, *, aside: bool = False, is_ob
         status = getattr(error, "status", None)
         if not isinstance(status, int) or not 100 <= status <= 599:
             raise
-        raise _filled(ApiError, status, error, _bytes(getattr(error, "body", None)), label) from error
+        answered: ApiError = _filled(ApiError, status, error, _bytes(getattr(error, "body", None)), label)
+        request.rights.judge(answered, attempt.call)
+        raise answered from error
     if not 200 <= theirs.status <= 299:
         refusal = _filled(_Refusal, theirs.status, theirs, data, label)
         refusal.answer = Answer(theirs, data)
+        request.rights.judge(refusal, attempt.call)
         raise refusal
+    if not aside:
+        request.rights.worked(attempt.call)
     return Answer(theirs, data, is_object=is_object)
 
 

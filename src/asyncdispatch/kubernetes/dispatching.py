@@ -177,7 +177,7 @@ class _DispatchingRest:
             if credentials is not None:
                 await credentials(left)
             return await self._rest.request(method, url, headers=left, **given)
-        request = Request(self._rest, method, url, path, left, credentials, given)
+        request = Request(self._rest, method, url, path, left, credentials, given, self.transport.rights)
         operation = await self._operation(request, place, query)
         try:
             answer = await self.dispatcher.run(self._call(request, operation))

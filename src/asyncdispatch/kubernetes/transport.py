@@ -24,6 +24,7 @@ from asyncdispatch.apierrors import ApiError, TransportError, TransportTimeout
 from asyncdispatch.calls import Attempt, ObjectRef
 from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.kubernetes._client import check_client, without_environment
+from asyncdispatch.kubernetes._rights import Rights
 from asyncdispatch.kubernetes.credentials import Credentials
 from asyncdispatch.kubernetes.resources import Resource, builtin, group_path
 
@@ -47,6 +48,7 @@ class Transport:
     def __init__(self, api_client: Any) -> None:
         check_client(api_client)
         self._client = api_client
+        self.rights = Rights()
         self._resources: dict[tuple[str, str], Resource] = {}
         self._discovery = asyncio.Lock()
 
@@ -86,12 +88,17 @@ class Transport:
             generation = self.generation
             answer = await self._send(method, path, attempt, data, query, headers)
             text = await answer.read()
-            return _checked(answer, text, label, 0 if data is None else len(data.data))
+            good = _checked(answer, text, label, 0 if data is None else len(data.data))
         except (aiohttp.ClientError, OSError) as error:  # OSError: TimeoutError too
             failed, cause = transport_error_of(error, label, sent=method == "GET" or attempt.sent), _tellable(error)
         except ApiError as error:
             self.refused(error, generation)
+            self.rights.judge(error, attempt.call)
             raise
+        else:
+            if not aside:
+                self.rights.worked(attempt.call)
+            return good
         self.refused(failed, generation)
         raise failed from cause  # out here, so that what is not to be told is no context either
 
