@@ -81,11 +81,10 @@ async def patch(plane: ControlPlane, name: str, body: Any, *, sub: str = "/statu
 @asynccontextmanager
 async def nominating(plane: ControlPlane, precheck: Any = None, **policy: Any) -> AsyncIterator[Nominator]:
     client = plane.api_client("nominator")
-    async with (
-        Dispatcher() as dispatcher,
-        Nominator(dispatcher, Cluster(client), NominationPolicy(**policy), precheck) as nominator,
-    ):
-        yield nominator
+    async with Dispatcher() as dispatcher:
+        async with Nominator(dispatcher, Cluster(client), NominationPolicy(**policy), precheck) as nominator:
+            yield nominator
+        await dispatcher.aclose("nobody waits for the Events that are left")
     await client.close()
 
 
