@@ -178,6 +178,21 @@ def test_what_comes_back_keeps_its_place() -> None:
     driver.finish()
 
 
+def test_a_full_flow_that_had_nobody_waiting_is_full_all_the_same() -> None:
+    """L3: its next call waits for a seat of its own, and holds nobody up."""
+    driver = Driver(DispatcherConfig(flows={"b": FlowQuota(max_in_flight=1)}))
+    many(driver, "b", 1)
+    first = driver.start()
+    assert first is not None
+    many(driver, "b", 1)
+    assert driver.start() is None
+    many(driver, "a", 1)
+    assert serve(driver, 1) == "a"
+    driver.succeed(first)
+    assert serve(driver, 1) == "b"
+    driver.finish()
+
+
 def test_an_execution_is_as_urgent_as_its_most_urgent_caller() -> None:
     """L9: who joins it at a higher level brings that along, though it came later."""
     driver = Driver(DispatcherConfig(max_in_flight=1))

@@ -271,6 +271,8 @@ def test_a_dropped_call_type_leaves_nothing(dropped: str) -> None:
     low = [push(name, 2) for name in "xyz"]
     high = [push(name, 6) for name in "xyz"]
     assert taken() == [*kept, *high, *low]
+    lists = [value for name in Ordering.__slots__ if isinstance(value := getattr(ordering, name), list)]
+    assert {len(each) for each in lists} == {6}, "three types, two levels"
 
 
 @pytest.mark.parametrize("flows", ["f", "fg", "fgh"])
@@ -284,13 +286,16 @@ def test_common_calls_take_the_short_way(flows: str, levels: tuple[int, ...]) ->
         entry = Entry(None, Call(), ticket, place_of(START, ticket), level, START + 2 * USUAL + 1, flow, group)
         entry.common = True
         ordering.push(entry, False)
+    served = []
     for _ in range(12):
         expected = ordering.pick()
         assert expected is not None
+        served.append(expected.level)
         assert ordering.take_common(START + 1) is None, "there is just no time enough"
         assert ordering.take_common(START) is expected
     assert ordering.take_common(START) is None
     assert ordering.ready == 0
+    assert served == sorted(served, reverse=True)
 
 
 @pytest.mark.parametrize("seed", range(14))

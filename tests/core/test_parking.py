@@ -150,6 +150,25 @@ def test_successes_feed_the_budget() -> None:
     driver.finish()
 
 
+def test_a_seat_that_passes_on_feeds_the_budget_too() -> None:
+    """A success is one, however its call ends: once a retry was taken, each of them earns."""
+    budget = RetryBudget(ratio=1.0, per_second=0.001, burst=1)
+    driver = Driver(DispatcherConfig(max_in_flight=3, retry_budget=budget, breaker=None))
+    many(driver, 9)
+    retried, second, third = driver.start_all()
+    driver.fail(retried, RETRY, delay=1.0)
+    driver.succeed(second)
+    other = driver.start()
+    driver.advance(1.0)
+    assert driver.start() is retried, "it has taken the one retry that there was"
+    assert other is not None
+    assert driver.turn(other) is not None
+    assert third.settled is None
+    driver.fail(retried, RETRY, delay=0.0)
+    assert driver.start() is retried
+    driver.finish()
+
+
 def test_nobody_passes_those_who_wait_for_the_budget() -> None:
     """First come, first retried: also if the loop was blocked, and all is due at once."""
     driver = Driver(DispatcherConfig(retry_budget=RetryBudget(ratio=0.0, per_second=1.0, burst=1), breaker=None))
