@@ -82,8 +82,9 @@ def test_a_request_that_never_left(steps: SteppedDispatcher) -> None:
     """Nothing is in doubt: it waits, without jitter, and is sent again."""
     handle, flight = bind(steps)
     flight.answer(unsent())
+    steps.advance(0.099)
     assert (node_of(steps), steps.flights, steps.start()) == (None, [], None)
-    steps.advance(0.1)
+    steps.advance(0.001)
     steps.go_on()
     assert steps.expect(handle, Succeeded).attempts == 2
     steps.finish()
