@@ -321,3 +321,37 @@ async def test_a_call_may_await_another_of_its_dispatcher():
     async with running(max_in_flight=1, attempt_timeout=2.0) as dispatcher:
         outcome = await dispatcher.submit(call(waiting, timeout=3.0)).outcome()
         assert not isinstance(outcome, Succeeded)
+
+
+class Unreadable:
+    """Its metadata can't be looked at."""
+
+    @property
+    def metadata(self) -> Any:
+        raise RuntimeError("not loaded")
+
+
+def answer(**meta: Any) -> dict[str, Any]:
+    return {"kind": "Pod", "metadata": {"name": "p", "namespace": "default", "uid": "u1", **meta}}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(answer(resourceVersion=version) for version in (5, None, "", "x", "9" * 5_000, b"5", [], 1.5)),
+        *(answer(name=5), answer(uid=5), {"metadata": 5}, {"metadata": []}, {}, [], object()),
+        Unreadable(),
+    ],
+    ids=lambda value: repr(value)[:60],
+)
+async def test_whatever_a_call_returns_is_its_value(value: Any) -> None:
+    """L14: what is made of answers must not depend on their shape."""
+
+    async def returns(attempt: Attempt) -> Any:
+        return value
+
+    async with running() as dispatcher:
+        assert await dispatcher.run(call(returns)) is value
+        context = dispatcher.contexts.begin(pod())
+        assert await dispatcher.run(call(returns, context=context)) is value
+        assert await dispatcher.run(call()) == "done"

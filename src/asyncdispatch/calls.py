@@ -105,10 +105,16 @@ def version_of(obj: Any) -> str | None:
 
 
 def identity_in(answer: Any) -> tuple[str, str, str | None] | None:
-    """Name, uid and resourceVersion of an object that a server has answered with; None if it is no object."""
-    meta = metadata_of(answer)
-    name, uid = _get(meta, "name"), _get(meta, "uid")
-    return (name, uid, version_of(answer)) if isinstance(name, str) and isinstance(uid, str) else None
+    """Name, uid and resourceVersion of an object that a server has answered with; None if it is no object.
+
+    The answer may be anything that user code returned, also what can't be looked at (law L14).
+    """
+    try:
+        meta = metadata_of(answer)
+        name, uid, version = _get(meta, "name"), _get(meta, "uid"), version_of(answer)
+    except Exception:
+        return None
+    return (name, uid, version) if isinstance(name, str) and isinstance(uid, str) else None
 
 
 def _get(meta: Any, *names: str) -> Any:

@@ -20,7 +20,8 @@ class Ending(Generic[T]):
 
     `attempts` counts entries into `execute`; `queued_seconds` is the time spent waiting, `elapsed_seconds` the time
     from acceptance to the end. `ambiguous` is True if a request was sent that may have been applied and nothing has
-    settled it since (law L10). `late_success` is the value of a success that came too late to be the outcome (law L11).
+    settled it since (law L10). `late_success` is the value of a success that came too late to be the outcome (law L11);
+    a write that has no value is told as ambiguous then.
     `cause` is the last error that an attempt met, if any.
     """
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from asyncdispatch.outcomes import Cancelled
 from tests.core.driver import Driver
 
 
-@pytest.mark.xfail(strict=True, reason="open: a late success without a value looks like a call that was never done")
 def test_a_late_success_without_a_value_is_told() -> None:
     """Law L11: cancelled in flight and then done, it says so, also where the success has the value None."""
     driver = Driver()

@@ -13,6 +13,9 @@ from asyncdispatch.errors import OutcomeError, PrerequisiteFailed
 from asyncdispatch.outcomes import Cancelled, Expired, Failed, Overwritten, Skipped, Succeeded
 
 
+NOT_DONE: Any = object()
+
+
 class Endings(Executions):
     """Endings, on top of the tables."""
 
@@ -37,13 +40,13 @@ class Endings(Executions):
         if lane is not None:
             self._advance(lane)
 
-    def _conclude(self, entry: Entry, now: int, kind: type, *args: Any, late: Any = None) -> None:
+    def _conclude(self, entry: Entry, now: int, kind: type, *args: Any) -> None:
         """The execution has ended: its handles are told `kind`, its leavers what they left with."""
         handles = list(self.living(entry))
         self._remove(entry, now)
         if entry.more is not None:
             for handle in entry.more.leavers:
-                self._tell(handle, now, *leaving(handle), late=late)
+                self._tell(handle, now, *leaving(handle))
         for handle in handles:
             self._tell(handle, now, kind, args)
         self._close(entry)
@@ -62,12 +65,13 @@ class Endings(Executions):
         kind: type,
         args: tuple[Any, ...],
         *,
-        late: Any = None,
+        late: Any = NOT_DONE,
         going_on: bool = False,
         sent: bool = False,
     ) -> None:
-        """Give a handle its one outcome (law L1). `going_on`: its execution is not over with it; `sent`: nor is a write
-        of it that may yet be applied (law L10)."""
+        """Give a handle its one outcome (law L1). `late`: the value of a success that came too late to be it (law L11);
+        a write without one is told as in doubt, so that nobody takes it for not done. `going_on`: its execution is not
+        over with it; `sent`: nor is a write of it that may yet be applied (law L10)."""
         more = handle.more
         lead = handle if more is None or more.lead is None else more.lead
         handle.ended = now
@@ -75,7 +79,10 @@ class Endings(Executions):
         if kind is Succeeded:
             result = args[0]
         else:
-            doubt = late is None and (sent or (lead.more is not None and lead.more.doubt))
+            if late is NOT_DONE:
+                late, doubt = None, sent or (lead.more is not None and lead.more.doubt)
+            else:
+                doubt = late is None and handle.call.effect is not READ
             result = kind(*args, **handle.story(now), ambiguous=doubt, late_success=late)
         if (tally := handle.group.tally) is not None:
             tally.told(kind, args, doubt)

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 MAX_IDENTITIES = 65_536
 
+MAX_DIGITS = 40
+"""Of a resourceVersion: much more than 64 bits, much less than what Python refuses to read."""
+
 
 class OwnWrite:
     """One ended write that defines `apply`. `version` is its answer's, None if it had none or is doubtful."""
@@ -54,9 +57,9 @@ class ReadWanted(NamedTuple):
     call_type: str
 
 
-def integer_version(version: str | None) -> int | None:
-    """A resourceVersion as an integer (KEP-5504), or None if it is none."""
-    return int(version) if version is not None and version.isdecimal() else None
+def integer_version(version: Any) -> int | None:
+    """A resourceVersion as an integer (KEP-5504), or None if it is none: what stands there may be anything."""
+    return int(version) if isinstance(version, str) and version.isdecimal() and len(version) <= MAX_DIGITS else None
 
 
 class Objects:
