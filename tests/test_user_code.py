@@ -335,10 +335,13 @@ def answer(**meta: Any) -> dict[str, Any]:
     return {"kind": "Pod", "metadata": {"name": "p", "namespace": "default", "uid": "u1", **meta}}
 
 
+VERSIONS: tuple[Any, ...] = (5, None, "", "x", "9" * 5_000, b"5", [], 1.5)
+
+
 @pytest.mark.parametrize(
     "value",
     [
-        *(answer(resourceVersion=version) for version in (5, None, "", "x", "9" * 5_000, b"5", [], 1.5)),
+        *(answer(resourceVersion=version) for version in VERSIONS),
         *(answer(name=5), answer(uid=5), {"metadata": 5}, {"metadata": []}, {}, [], object()),
         Unreadable(),
     ],

@@ -162,7 +162,7 @@ def test_a_failed_attempt_is_absorbed_by_a_newer_call() -> None:
 class Backwards(Patch):
     """A call whose merge adds its fields to the older one and returns that."""
 
-    def merge(self, pending: Patch) -> Patch | None:
+    def merge(self, pending: Any) -> Any:
         return dataclasses.replace(pending, fields=pending.fields + self.fields)
 
 

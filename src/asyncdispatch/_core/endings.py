@@ -12,7 +12,6 @@ from asyncdispatch.calls import APICall, Verdict, VerdictKind
 from asyncdispatch.errors import OutcomeError, PrerequisiteFailed
 from asyncdispatch.outcomes import Cancelled, Expired, Failed, Overwritten, Skipped, Succeeded
 
-
 NOT_DONE: Any = object()
 
 
