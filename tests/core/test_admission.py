@@ -12,7 +12,7 @@ from asyncdispatch._core.seats import Flow
 from asyncdispatch._core.states import Entry
 from asyncdispatch.config import DispatcherConfig, FlowQuota, RateLimit
 from asyncdispatch.errors import Backpressure
-from asyncdispatch.outcomes import Expired, Shed, Succeeded
+from asyncdispatch.outcomes import Expired, Shed
 from tests.core.driver import Driver
 from tests.core.words import LEVELS, PERMANENT, READ, RETRY, SECOND, START, Call, Patch, pod
 
@@ -258,23 +258,6 @@ def test_case_k5_offered_ten_times_the_throughput() -> None:
     driver.finish()
 
 
-def test_a_call_whose_context_may_be_extended_is_not_too_late() -> None:
-    """Rule R7: shortly before a lease is renewed its calls have little time, and yet all that they need."""
-    driver = Driver(DispatcherConfig(max_in_flight=1))
-    context = driver.begin(valid_for=10.0)
-    slow = driver.submit(target=pod("slow"))
-    assert driver.start() is slow
-    led, _ = driver.submit(context=context), driver.submit(target=pod("other"))
-    driver.advance(9.9)
-    driver.succeed(slow)
-    assert driver.start() is led
-    driver.extend(context, driver.now / SECOND + 10.0)
-    driver.advance(1.0)
-    driver.succeed(led)
-    driver.outcome(led, Succeeded)
-    driver.finish()
-
-
 @pytest.mark.parametrize("reserve", [0.0, 0.1, 0.25, 0.5])
 def test_pressure_is_what_its_words_say(reserve: float) -> None:
     """HIGH above 80 %, until it falls below 60 %; FULL at 100 %, until it falls to 90 %: whatever the capacity is."""
@@ -310,6 +293,15 @@ def test_the_drain_rate_is_what_was_settled_in_a_second() -> None:
     assert rate.per_second(START + SECOND - 1) == 30.0
     rate.count += 10
     assert rate.per_second(START + SECOND) == 40.0
+
+
+def test_what_ends_as_a_second_begins_counts_in_that_second() -> None:
+    """To the nanosecond: whoever asks then is told of the second that is over."""
+    admission, flow = settling(0.0, 3), Flow("f", FlowQuota())
+    admission.left(flow, START)
+    admission.left(flow, START)
+    admission.left(flow, START + SECOND)
+    assert admission.drain.per_second(START + SECOND) == 2.0
 
 
 def test_the_drain_rate_follows_over_ten_seconds() -> None:
