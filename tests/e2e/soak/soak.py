@@ -23,9 +23,19 @@ from tests.e2e.soak.replicas import Replica, soak_cluster
 from tests.e2e.soak.report import WARM_UP, Report
 from tests.e2e.waiting import eventually
 
-# A server that has just started knows of no roles yet, and its 403 looks like that of a right that is missing, which is
-# for good. Users that need no roles (system:masters) are exempt from Priority and Fairness, so from storms.
-FLAGS = ["--authorization-mode=AlwaysAllow"]
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+RULES = [
+    {
+        "apiGroups": [""],
+        "resources": ["pods", "configmaps"],
+        "verbs": ["get", "list", "watch", "create", "patch", "delete"],
+    },
+    {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
+    {"apiGroups": [""], "resources": ["pods/binding", "pods/eviction"], "verbs": ["create"]},
+    {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]},
+]
+"""What a replica may do, and no more: its user is none that is exempt from roles, or from Priority and Fairness."""
 ROUND = 7.0
 """Seconds of load and trouble until a rest."""
 ENOUGH = WARM_UP + 3
@@ -39,8 +49,7 @@ async def soak(seconds: float, seed: int, folder: Path) -> Report:
     before = Belongings.now()
     log = AuditLog(folder)
     roles = {name: Role(f"soak-{name}", (GROUP,)) for name in ("one", "two")}
-    flags = [*log.flags, *FLAGS]
-    async with ControlPlane(flags={"kube-apiserver": flags}, roles=roles, logs=folder / "logs") as plane:
+    async with ControlPlane(flags={"kube-apiserver": log.flags}, roles=roles, logs=folder / "logs") as plane:
         gc.freeze()  # what the other tests have left is looked through by no collection that falls into the soak
         try:
             report = await _Soak(plane, log, folder, seed).run(seconds)
@@ -79,6 +88,7 @@ class _Soak:
         report, plane = self.report, self.plane
         for namespace in (KEPT, PASSING):
             await plane.add_namespace(namespace)
+        await self._grant()
         one, two = self._replicas
         async with one.proxy, two.proxy:
             began = monotonic()
@@ -105,6 +115,23 @@ class _Soak:
                 report.violations += [Violation("unexpected", text) for text in ledger.unexpected]
         await self._audit()
         return report
+
+    async def _grant(self) -> None:
+        """A role, bound in both namespaces. Returns when both replicas have it: the server reads its roles by watch."""
+        await self.plane.ask("POST", f"{RBAC}/clusterroles", {"metadata": {"name": "soak"}, "rules": RULES})
+        group = "rbac.authorization.k8s.io"
+        body = {
+            "metadata": {"name": "soak"},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "soak"},
+            "subjects": [{"apiGroup": group, "kind": "Group", "name": GROUP}],
+        }
+        for namespace in (KEPT, PASSING):
+            await self.plane.ask("POST", f"{RBAC}/namespaces/{namespace}/rolebindings", body)
+
+            async def allowed(path: str = f"/api/v1/namespaces/{namespace}/pods") -> bool:
+                return (await self.plane.request("GET", path, role=self._replicas[0].name)).status == 200
+
+            await eventually(allowed)
 
     async def _rounds(self, until: float) -> None:
         """The first is without trouble."""
