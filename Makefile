@@ -74,9 +74,12 @@ format: $(STAMP) ## repair style and format
 	@$(BIN)/ruff format .
 
 # pyright brings its own node, so that neither the machine's nor a download decides what it finds.
-types: $(STAMP) ## check types with mypy and pyright
+types: $(STAMP) ## check types with mypy and pyright, also as a project that uses this one
 	@$(BIN)/mypy
 	@PYRIGHT_PYTHON_GLOBAL_NODE=off PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
+	@cd tests/typing && $(abspath $(BIN))/mypy --cache-dir ../../.mypy_cache/typing .
+	@cd tests/typing && PYRIGHT_PYTHON_GLOBAL_NODE=off PYRIGHT_PYTHON_IGNORE_WARNINGS=1 \
+		$(abspath $(BIN))/pyright --pythonpath $(abspath $(BIN))/python
 
 docs: $(STAMP) ## build the documentation; a warning is an error
 	@$(BIN)/sphinx-build --fresh-env --fail-on-warning --keep-going -q -b html docs docs/_build/html

@@ -36,9 +36,6 @@ MADE_BY_US = frozenset({"Attempt", "CallHandle", "CompletionStream", "Contexts",
 INTERNAL = frozenset({"leaves", "move", "rare", "story"})
 """What a handle has for the core alone."""
 
-UNSETTLED = frozenset({"asyncdispatch.simulation", "asyncdispatch.testing"})
-"""Modules that are still being made: not looked at."""
-
 LONGEST = 60
 """Characters of a default that is shown in full; a longer one is shown by its type, whose own line says more."""
 
@@ -46,7 +43,7 @@ LONGEST = 60
 def modules() -> list[str]:
     """The modules whose names are promised."""
     text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
-    return sorted({*re.findall(r"^\.\. automodule:: (\S+)$", text, re.MULTILINE)} - UNSETTLED)
+    return sorted({*re.findall(r"^\.\. automodule:: (\S+)$", text, re.MULTILINE)})
 
 
 def describe() -> list[str]:

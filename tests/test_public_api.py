@@ -63,8 +63,7 @@ def test_what_people_are_shown_is_public(folder: str) -> None:
     wrong = [
         f"{path.relative_to(ROOT)}: {name} of {module}"
         for path, module, name in shown
-        if module not in public_api.UNSETTLED
-        and (module, name) not in BESIDE
+        if (module, name) not in BESIDE
         and (module not in public or name not in __import__(module, fromlist=["*"]).__all__)
     ]
     assert wrong == []

@@ -1,6 +1,7 @@
 """Law L13: merging with the last in line, and being absorbed by a newer call; never what is on the wire."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
