@@ -326,6 +326,9 @@ async def test_a_call_may_await_another_of_its_dispatcher():
 class Unreadable:
     """Its metadata can't be looked at."""
 
+    def __repr__(self) -> str:
+        return "Unreadable()"
+
     @property
     def metadata(self) -> Any:
         raise RuntimeError("not loaded")
@@ -342,7 +345,7 @@ VERSIONS: tuple[Any, ...] = (5, None, "", "x", "9" * 5_000, b"5", [], 1.5)
     "value",
     [
         *(answer(resourceVersion=version) for version in VERSIONS),
-        *(answer(name=5), answer(uid=5), {"metadata": 5}, {"metadata": []}, {}, [], object()),
+        *(answer(name=5), answer(uid=5), {"metadata": 5}, {"metadata": []}, {}, [], 5),
         Unreadable(),
     ],
     ids=lambda value: repr(value)[:60],
