@@ -133,6 +133,55 @@ async def test_a_right_that_never_worked_is_missing_for_good(server, cluster):
             assert outcome.attempts == 1
 
 
+async def test_a_client_that_starts_beside_its_server_waits_for_the_roles(server, cluster):
+    """It knows of no right that works, but that the server was not there a moment ago."""
+    pod = server.create(new_pod())
+    server.reset(times=2)  # aiohttp repeats a GET by itself, once
+    missing = server.forbid()
+    async with Dispatcher() as dispatcher:
+        calls = [
+            cluster.read(pod),
+            cluster.patch(pod, {"metadata": {"labels": {"a": "1"}}}),
+            cluster.create(new_pod("q")),
+        ]
+        handles = []
+        for call in calls:
+            handles.append(dispatcher.submit(call))
+            await asyncio.sleep(1)
+        missing.remove()
+        outcomes = [await handle.outcome() for handle in handles]
+    assert all(isinstance(outcome, Succeeded) for outcome in outcomes), outcomes
+    refused = {record.method for record in server.audit if record.status == 403}
+    assert refused == {"GET", "PATCH", "POST"}
+
+
+async def test_a_lost_connection_gives_a_missing_right_half_a_minute_each_time(server, cluster):
+    """A right that is refused for good may have been granted when the server comes back."""
+    pod = server.create(new_pod())
+    loop = asyncio.get_running_loop()
+    missing = server.forbid(method="DELETE")
+
+    async def remove():
+        began = loop.time()
+        return await dispatcher.submit(cluster.delete(pod)).outcome(), loop.time() - began
+
+    async with Dispatcher(DispatcherConfig(timeout=300.0)) as dispatcher:
+        for _ in range(2):
+            server.reset(times=2, method="GET")
+            await dispatcher.run(cluster.read(pod))
+            (waited, seconds), (again, none) = await remove(), await remove()
+            assert isinstance(waited, Failed)
+            assert 30 <= seconds < 120
+            assert isinstance(again, Failed)
+            assert none < 1
+        server.reset(times=2, method="GET")
+        await dispatcher.run(cluster.read(pod))
+        handle = dispatcher.submit(cluster.delete(pod))
+        await asyncio.sleep(1)
+        missing.remove()
+        assert isinstance(await handle.outcome(), Succeeded)
+
+
 async def test_g5_two_binders(server, cluster):
     """A rival was first for 30 of 100: each ends by one GET, permanent, and is not retried."""
     pods = [server.create(new_pod(f"p{i}")) for i in range(100)]

@@ -137,6 +137,7 @@ async def send(request: Request, attempt: Attempt, *, aside: bool = False, is_ob
         if data is None:
             data = await theirs.read()
     except (aiohttp.ClientError, OSError) as error:
+        request.rights.lost()
         raise transport_error_of(error, label) from error
     except Exception as error:
         status = getattr(error, "status", None)

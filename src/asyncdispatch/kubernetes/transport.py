@@ -99,6 +99,7 @@ class Transport:
             if not aside:
                 self.rights.worked(attempt.call)
             return good
+        self.rights.lost()
         self.refused(failed, generation)
         raise failed from cause  # out here, so that what is not to be told is no context either
 

@@ -48,6 +48,22 @@ async def test_transport_errors_are_the_clients_own(world: World) -> None:
             await world.v1.read_namespaced_pod("p", "default")
 
 
+async def test_a_server_that_has_just_started_knows_no_roles(world: World, seen: Seen) -> None:
+    """Its 403 is waited for after a connection that failed, and is the client's own without one."""
+    world.pod()
+    missing = world.server.forbid()
+    with pytest.raises(world.module.ApiException):
+        await world.v1.read_namespaced_pod("p", "default")
+    missing.remove()
+    world.server.reset(times=1, method="PATCH")
+    missing = world.server.forbid()
+    asking = asyncio.ensure_future(world.v1.patch_namespaced_pod("p", "default", LABEL))
+    await asyncio.sleep(2)
+    missing.remove()
+    assert (await asking).metadata.labels == {"a": "b"}
+    assert [record.status for record in world.server.audit if record.method == "PATCH"].count(403) > 0
+
+
 async def test_faults_are_repeated(world: World, seen: Seen) -> None:
     """Two 503 and a lost answer later, the patch is there; its caller sees none of it."""
     world.pod()
