@@ -54,7 +54,7 @@ def causes(reason: str, field: str = "") -> dict[str, Any]:
 
 
 def lapsed(error: ApiError) -> ApiError:
-    """As the adapters mark it if the same was allowed before."""
+    """As the adapters mark it if the server may have just started."""
     error.passing = True
     return error
 
@@ -194,9 +194,9 @@ SECTIONS: dict[str, dict[str, Row]] = {
             *(PATCH, failure(403, 'User "x" cannot patch resource "pods"', reason="Forbidden"), PERMANENT),
             "Never passes unless somebody grants it.",
         ),
-        "no right, which has worked": Row(
+        "no right yet": Row(
             *(PATCH, lapsed(failure(403, 'User "x" cannot patch resource "pods"', reason="Forbidden")), LATER),
-            "A server that has just started has yet to read its roles. For good after 30 s.",
+            "It has worked, or a connection just failed: the server has yet to read its roles. For good after 30 s.",
             scope=here("roles"),
         ),
     },
