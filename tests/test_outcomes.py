@@ -36,12 +36,12 @@ OUTCOMES: list[tuple[type, dict[str, Any]]] = [
 @pytest.mark.parametrize(("kind", "own"), OUTCOMES)
 def test_every_outcome_tells_the_same_story(kind: type, own: dict[str, Any]):
     """Besides its own fields: attempts, times, doubt, a success that came too late, and the last error."""
-    story = {"attempts", "queued_seconds", "elapsed_seconds", "ambiguous", "late_success", "cause"}
+    story = {"attempts", "queued_seconds", "elapsed_seconds", "ambiguous", "late", "late_success", "cause"}
     assert {field.name for field in fields(kind)} == story | set(own)
     outcome = kind(*own.values())
     assert [getattr(outcome, name) for name in own] == list(own.values())
     assert (outcome.attempts, outcome.queued_seconds, outcome.elapsed_seconds) == (0, 0.0, 0.0)
-    assert (outcome.ambiguous, outcome.late_success, outcome.cause) == (False, None, None)
+    assert (outcome.ambiguous, outcome.late, outcome.late_success, outcome.cause) == (False, False, None, None)
 
 
 @pytest.mark.parametrize(("kind", "own"), OUTCOMES)

@@ -275,6 +275,11 @@ class Attempt:
         self.sent = True
 
     @property
+    def now(self) -> float:
+        """Seconds, by the clock that `deadline` is measured by."""
+        return self._clock()
+
+    @property
     def remaining(self) -> float:
         """Seconds until this try is cut off, never below 0."""
         return max(0.0, self.deadline - self._clock())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, final
 
 from asyncdispatch.calls import Verdict
@@ -20,17 +20,21 @@ class Ending(Generic[T]):
 
     `attempts` counts entries into `execute`; `queued_seconds` is the time spent waiting, `elapsed_seconds` the time
     from acceptance to the end. `ambiguous` is True if a request was sent that may have been applied and nothing has
-    settled it since (law L10). `late_success` is the value of a success that came too late to be the outcome (law L11);
-    a write that has no value is told as ambiguous then.
-    `cause` is the last error that an attempt met, if any.
+    settled it since (law L10). `late` says that a success came too late to be the outcome, `late_success` is its value
+    (law L11). `cause` is the last error that an attempt met, if any.
     """
 
     attempts: int = 0
     queued_seconds: float = 0.0
     elapsed_seconds: float = 0.0
     ambiguous: bool = False
+    late: bool = field(default=False, compare=False)
     late_success: T | None = None
     cause: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        if self.late_success is not None:
+            object.__setattr__(self, "late", True)
 
 
 @final

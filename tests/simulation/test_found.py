@@ -16,4 +16,5 @@ def test_a_late_success_without_a_value_is_told() -> None:
     driver.succeed(entry, None)
     outcome = driver.outcomes[handle.ticket]
     assert isinstance(outcome, Cancelled)
-    assert outcome.ambiguous or outcome.late_success is not None
+    assert outcome.late
+    assert not outcome.ambiguous

@@ -66,7 +66,7 @@ def told(outcome: AnyOutcome | None) -> Any:
         more = (outcome.verdict.kind, outcome.verdict.maybe_applied)
     for name in ("by", "where"):
         more += (getattr(outcome, name, None),)
-    late = not isinstance(outcome, Succeeded) and outcome.late_success is not None
+    late = not isinstance(outcome, Succeeded) and outcome.late
     times = (outcome.attempts, outcome.queued_seconds, outcome.elapsed_seconds)
     return (type(outcome).__name__, outcome.ambiguous, *times, *more, late and "late")
 

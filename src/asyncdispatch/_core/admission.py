@@ -118,9 +118,7 @@ class Admission:
         self.sheddables = Sheddables(levels)
         self.pressure = Pressure.OK
         # The depths at which the pressure changes next; `up` is 0 while it is FULL, so that every entry looks.
-        self.up = 0
-        self.down = 0
-        self.aim()
+        self.up = self.down = 0
 
     # -- asking -------------------------------------------------------------------------------------------------
 

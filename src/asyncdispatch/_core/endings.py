@@ -68,9 +68,8 @@ class Endings(Executions):
         going_on: bool = False,
         sent: bool = False,
     ) -> None:
-        """Give a handle its one outcome (law L1). `late`: the value of a success that came too late to be it (law L11);
-        a write without one is told as in doubt, so that nobody takes it for not done. `going_on`: its execution is not
-        over with it; `sent`: nor is a write of it that may yet be applied (law L10)."""
+        """Give a handle its one outcome (law L1). `late`: the value of a success that came too late to be it (law L11).
+        `going_on`: its execution is not over with it; `sent`: nor is a write of it that may yet be applied (law L10)."""
         more = handle.more
         lead = handle if more is None or more.lead is None else more.lead
         handle.ended = now
@@ -78,11 +77,9 @@ class Endings(Executions):
         if kind is Succeeded:
             result = args[0]
         else:
-            if late is NOT_DONE:
-                late, doubt = None, sent or (lead.more is not None and lead.more.doubt)
-            else:
-                doubt = late is None and handle.call.effect is not READ
-            result = kind(*args, **handle.story(now), ambiguous=doubt, late_success=late)
+            done = late is not NOT_DONE
+            doubt = not done and (sent or (lead.more is not None and lead.more.doubt))
+            result = kind(*args, **handle.story(now), ambiguous=doubt, late=done, late_success=late if done else None)
         if (tally := handle.group.tally) is not None:
             tally.told(kind, args, doubt)
         if going_on and handle is lead:

@@ -158,7 +158,6 @@ def mergeable(pending: Entry, call: APICall[Any]) -> bool:
         and call.effect is IDEMPOTENT_WRITE
         and "merge" in call.hooks
         and waiting.call_type == call.call_type
-        and waiting.target.lane == call.target.lane
         and waiting.target.uid == call.target.uid
         and waiting.version == call.version
         and waiting.idempotency_key is None

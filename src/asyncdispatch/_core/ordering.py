@@ -41,7 +41,7 @@ class FlowQueue:
 
     __slots__ = ("band", "blocked", "fifo", "flow", "free", "heap", "last", "live", "older", "slot", "tag", "turned")
 
-    def __init__(self, band: Band, flow: Flow) -> None:
+    def __init__(self, band: Band, flow: Flow, blocked: bool) -> None:
         self.band = band
         self.flow = flow
         self.free = flow.free and band.group.limit is None  # no quota to look at
@@ -50,10 +50,10 @@ class FlowQueue:
         self.older = Older(self)
         self.last = -1  # rank of the last entry appended
         self.live = 0
-        self.slot = -1
-        self.tag = 0
+        self.slot = len(band.queues)
+        self.tag = band.service + flow.increment
         self.turned = False  # alone in its band and one whole turn ahead: its tag may stand still
-        self.blocked = False  # its flow is full, or a breaker holds it
+        self.blocked = blocked  # its flow is full, or a breaker holds it
 
     def head(self) -> Entry | None:
         """The oldest live entry; dead ones before it are dropped."""
@@ -64,7 +64,7 @@ class FlowQueue:
             self.last = -1
         if not heap:
             return fifo[0] if fifo else None
-        while heap and (heap[0][2].at is not self.older or heap[0][2].rank != heap[0][0]):
+        while heap and heap[0][2].at is not self.older:  # one that has a better rank now stands before this, too
             heappop(heap)
         if heap and (not fifo or heap[0][0] < fifo[0].rank):
             return heap[0][2]
@@ -206,13 +206,8 @@ class Ordering:
         """`entry`, just picked, starts: its flow is charged (law L7)."""
         at = entry.at
         entry.at = None
-        if type(at) is FlowQueue:
-            queue = at
-            queue.fifo.popleft()
-        else:
-            assert type(at) is Older
-            queue = at.queue
-            heappop(queue.heap)
+        queue = at.queue if isinstance(at, Older) else at
+        assert queue is not None
         band = queue.band
         queue.live -= 1
         self.ready -= 1
@@ -241,15 +236,10 @@ class Ordering:
         else:
             return None
         fifo = queue.fifo
-        if not fifo or queue.heap:
+        if queue.heap:
             return None
         entry = fifo[0]
-        if (
-            not entry.common
-            or entry.more is not None
-            or entry.at is not queue
-            or entry.deadline - now <= 2 * band.group.usual
-        ):
+        if not entry.common or entry.more is not None or entry.deadline - now <= 2 * band.group.usual:
             return None
         if queue.live == 1:
             self.take(entry)
@@ -346,10 +336,7 @@ class Ordering:
 
     def _enter(self, band: Band, flow: Flow, blocked: bool) -> FlowQueue:
         """A flow gets its first ready call in a band: it enters one turn after the tag in service."""
-        queue = FlowQueue(band, flow)
-        queue.slot = len(band.queues)
-        queue.blocked = blocked or flow.full
-        queue.tag = band.service + flow.increment
+        queue = FlowQueue(band, flow, blocked or flow.full)
         if len(band.queues) == 1:
             band.queues[0].turned = False
         band.queues.append(queue)
@@ -371,6 +358,4 @@ class Ordering:
             band.heads[queue.slot] = head
             band.tags[queue.slot] = tag
             last.slot = queue.slot
-        if not band.queues:
-            band.service = 0  # nobody is left to compare with
         self._rekey(band)

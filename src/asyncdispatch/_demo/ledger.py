@@ -170,7 +170,7 @@ def _proven(
 
 def _admitted(outcome: Outcome[Any], own: Sequence[AuditRecord]) -> bool:
     """The caller knows that the write may be there, or was told by a later look that it is not there any more."""
-    if outcome.ambiguous or outcome.late_success is not None:
+    if outcome.ambiguous or outcome.late:
         return True
     if not isinstance(outcome, Failed):
         return False

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 from collections.abc import Hashable
 from typing import Any
 
 from asyncdispatch.apierrors import ApiError
-from asyncdispatch.calls import APICall
+from asyncdispatch.calls import APICall, Attempt
 
 GRACE = 30.0
 """Seconds from the first refusal for which a right may be one that the server has yet to read; and seconds from a
@@ -39,15 +38,15 @@ class Rights:
         """A request of `call` was allowed."""
         self._note(_right_of(call), None)
 
-    def lost(self) -> None:
-        """A request has met no server, or lost it."""
-        self._lost_at = asyncio.get_running_loop().time()
+    def lost(self, attempt: Attempt) -> None:
+        """A request of `attempt` has met no server, or lost it."""
+        self._lost_at = attempt.now
 
-    def judge(self, error: ApiError, call: APICall[Any]) -> None:
-        """Mark `error`, an answer to a request of `call`, if it is a refusal that may pass."""
+    def judge(self, error: ApiError, attempt: Attempt) -> None:
+        """Mark `error`, an answer to a request of `attempt`, if it is a refusal that may pass."""
         if error.status != 403 or not _BY_ROLE.search(error.message):
             return
-        key, now = _right_of(call), asyncio.get_running_loop().time()
+        key, now = _right_of(attempt.call), attempt.now
         if key not in self._refused_since and now - self._lost_at >= GRACE:
             return
         since = self._refused_since.get(key)

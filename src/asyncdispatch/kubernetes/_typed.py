@@ -137,19 +137,19 @@ async def send(request: Request, attempt: Attempt, *, aside: bool = False, is_ob
         if data is None:
             data = await theirs.read()
     except (aiohttp.ClientError, OSError) as error:
-        request.rights.lost()
+        request.rights.lost(attempt)
         raise transport_error_of(error, label) from error
     except Exception as error:
         status = getattr(error, "status", None)
         if not isinstance(status, int) or not 100 <= status <= 599:
             raise
         answered: ApiError = _filled(ApiError, status, error, _bytes(getattr(error, "body", None)), label)
-        request.rights.judge(answered, attempt.call)
+        request.rights.judge(answered, attempt)
         raise answered from error
     if not 200 <= theirs.status <= 299:
         refusal = _filled(_Refusal, theirs.status, theirs, data, label)
         refusal.answer = Answer(theirs, data)
-        request.rights.judge(refusal, attempt.call)
+        request.rights.judge(refusal, attempt)
         raise refusal
     if not aside:
         request.rights.worked(attempt.call)

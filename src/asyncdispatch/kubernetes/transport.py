@@ -93,13 +93,13 @@ class Transport:
             failed, cause = transport_error_of(error, label, sent=method == "GET" or attempt.sent), _tellable(error)
         except ApiError as error:
             self.refused(error, generation)
-            self.rights.judge(error, attempt.call)
+            self.rights.judge(error, attempt)
             raise
         else:
             if not aside:
                 self.rights.worked(attempt.call)
             return good
-        self.rights.lost()
+        self.rights.lost(attempt)
         self.refused(failed, generation)
         raise failed from cause  # out here, so that what is not to be told is no context either
 

@@ -115,7 +115,7 @@ def answer_of(outcome: AnyOutcome) -> Answer:
     """An outcome of a `PodNomination` in the machine's words."""
     if isinstance(outcome, Succeeded):
         return Answer(Fate.APPLIED, outcome.value)
-    if outcome.late_success is not None:
+    if outcome.late:
         return Answer(Fate.APPLIED, outcome.late_success)
     if outcome.ambiguous:
         return Answer(Fate.UNKNOWN, reason=_said(outcome))

@@ -146,7 +146,7 @@ class Guard:
         sample("queue_wait_p99", outcome.queued_seconds)
         if outcome.attempts:
             sample("api_latency_p99", max(0.0, outcome.elapsed_seconds - outcome.queued_seconds) / outcome.attempts)
-        sample("duplicate_rate", handle.lead is not handle or outcome.late_success is not None)
+        sample("duplicate_rate", handle.lead is not handle or outcome.late)
         self._judge.ended()
 
     def retried(self, handle: CallHandle[Any], verdict: Verdict, delay: float) -> None:

@@ -387,7 +387,7 @@ class Shell:
             outcome = handle.settled
             if outcome is not None:
                 record.ambiguous = outcome.ambiguous
-                record.late = outcome.late_success is not None
+                record.late = outcome.late
                 if isinstance(outcome, (Overwritten, Skipped)):
                     record.by = outcome.by
         if record.heard:

@@ -316,14 +316,12 @@ class History:
                 check(other.settled_at == event.at, "L8", f"{what} and {other.ticket} succeeded at other times")
 
     def _check_ambiguity(self, handle: Handle, outcome: AnyOutcome, step: int) -> None:
-        """Law L10: ambiguous if a sent attempt was maybe applied and nothing settled it since; and so is a write that
-        was done too late and has no value to tell of it (law L11)."""
+        """Law L10: ambiguous if a sent attempt was maybe applied and nothing settled it since."""
         execution = handle.lead
-        if outcome.late_success is not None or step == self.late_report:
+        if outcome.late or step == self.late_report:
             return  # after a stall, what was due is told before the report of the same step
         on_wire = execution.since is not None and execution.write and not execution.reconciling
-        done_unseen = execution.write and self.successes.get(execution.ticket) == step
-        expected = execution.doubt or on_wire or done_unseen
+        expected = execution.doubt or on_wire
         check(outcome.ambiguous == expected, "L10", f"call {handle.ticket} says ambiguous={outcome.ambiguous}")
 
     def _check_by(self, handle: Handle, outcome: Overwritten[Any] | Skipped[Any], event: events.Settled) -> None:
