@@ -50,7 +50,7 @@ controlplane: $(STAMP) ## build etcd, kube-apiserver and kube-scheduler for test
 	@$(BIN)/python -m asyncdispatch.testing.controlplane.build
 
 e2e: controlplane ## run the tests that need a real control plane; ARGS="-k name" picks some
-	@$(BIN)/python -m pytest tests/e2e $(ARGS)
+	@$(BIN)/python -m pytest tests/e2e -n 2 --dist loadfile $(ARGS)
 
 soak: controlplane ## chaos on a real control plane; SOAK_SECONDS=60 SOAK_SEED=1
 	@$(BIN)/python -m pytest -q tests/e2e/test_soak.py $(ARGS)

@@ -69,7 +69,7 @@ class Endings(Executions):
         sent: bool = False,
     ) -> None:
         """Give a handle its one outcome (law L1). `late`: the value of a success that came too late to be it (law L11).
-        `going_on`: its execution is not over with it; `sent`: nor is a write of it that may yet be applied (law L10)."""
+        `going_on`: its execution is not over with it. `sent`: a write of it may yet be applied (law L10)."""
         more = handle.more
         lead = handle if more is None or more.lead is None else more.lead
         handle.ended = now
