@@ -117,7 +117,7 @@ def _compare(
     if isinstance(end, Succeeded):
         if not there and (not gone or isinstance(call, (Delete, Evict))):
             yield Violation("lost", f"succeeded, and the cluster does not show it: {about}")
-    elif not end.ambiguous and end.late_success is None:
+    elif not (end.ambiguous or end.late):
         if done_for:
             yield Violation("untold", f"carried out all the same: {about}")
         # What was merged into a later call is done by that one; what was to go may have gone before.
@@ -135,7 +135,9 @@ class _Objects:
 
 
 def _removes(call: Any, ends: list[Any]) -> bool:
-    return isinstance(call, (Delete, Evict)) and any(isinstance(end, Succeeded) or end.ambiguous for end in ends)
+    return isinstance(call, (Delete, Evict)) and any(
+        isinstance(end, Succeeded) or end.ambiguous or end.late for end in ends
+    )
 
 
 def _uid(end: Any) -> Any:

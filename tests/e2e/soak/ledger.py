@@ -100,9 +100,8 @@ class _Unpickler(pickle.Unpickler):
 
 def _brief(outcome: Any) -> tuple[str, dict[str, Any], Any]:
     """Its kind, what it shares with others, and what is its own; an error as text."""
-    late = None if outcome.late_success is None else True
     cause = None if outcome.cause is None else str(outcome.cause)[:300]
-    shared = {"attempts": outcome.attempts, "ambiguous": outcome.ambiguous, "late_success": late, "cause": cause}
+    shared = {"attempts": outcome.attempts, "ambiguous": outcome.ambiguous, "late": outcome.late, "cause": cause}
     own: Any
     match outcome:
         case Succeeded(value=value):
