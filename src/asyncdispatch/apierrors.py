@@ -40,7 +40,8 @@ class ApiError(DispatchError):
     said, `body` the answer's text (its first 16 KiB), `status_object` the parsed Status or None, `headers` those of the
     answer. `retry_after` is in seconds: None if the server did not ask for a pause, 0 if it gave no usable time.
     `request` is the method and path, `request_size` the size of the request's body in bytes. `gone` says that the
-    object meant is not there, or not with the uid meant; `passing` that it refuses what it may yet allow:
+    object meant is not there, or not with the uid meant; `repeated` that the HTTP client has sent the request more than
+    once, so that it answers the last time only; `passing` that it refuses what it may yet allow:
     a server that has just started has yet to read its roles.
     """
 
@@ -67,6 +68,7 @@ class ApiError(DispatchError):
         self.request_size = request_size
         self.gone = gone
         self.passing = False
+        self.repeated = False
         self.retry_after = _retry_after(self.headers, self.details)
         super().__init__(self._text())
 

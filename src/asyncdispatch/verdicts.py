@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import Any
 
 from asyncdispatch._core.parking import Signal
@@ -110,7 +111,10 @@ def classify_status(error: ApiError, call: Call) -> Verdict:
     """The verdict on an answer of the API server, or of something in front of it."""
     if error.gone:
         return Verdict(GONE, reason=str(error))
-    return _by_message(error, call) or _ROWS.get(error.status, _by_hundred)(error, call)
+    verdict = _by_message(error, call) or _ROWS.get(error.status, _by_hundred)(error, call)
+    if error.repeated and verdict.kind is not RECONCILE and writes(error.request, call):
+        return replace(verdict, maybe_applied=True)  # what the server did the first time, it has not said
+    return verdict
 
 
 # -- under any code ---------------------------------------------------------------------------------------------------

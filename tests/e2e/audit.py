@@ -21,7 +21,7 @@ from asyncdispatch.kubernetes.objects import field_of
 from asyncdispatch.kubernetes.pods import PodBinding
 from asyncdispatch.kubernetes.removal import Delete, Evict
 from asyncdispatch.kubernetes.resources import builtin, collection_path
-from asyncdispatch.outcomes import Cancelled, Failed, Overwritten, Skipped, Succeeded
+from asyncdispatch.outcomes import Failed, Overwritten, Skipped, Succeeded
 
 Json = dict[str, Any]
 LIST_ITEMS = Callable[[str], Awaitable[list[Json]]]
@@ -117,7 +117,7 @@ def _compare(
     if isinstance(end, Succeeded):
         if not there and (not gone or isinstance(call, (Delete, Evict))):
             yield Violation("lost", f"succeeded, and the cluster does not show it: {about}")
-    elif not (end.ambiguous or end.late or (_found_gone(end) and _removes(call, [end]))):
+    elif not (end.ambiguous or end.late):
         if done_for:
             yield Violation("untold", f"carried out all the same: {about}")
         # What was merged into a later call is done by that one; what was to go may have gone before.
@@ -136,16 +136,8 @@ class _Objects:
 
 def _removes(call: Any, ends: list[Any]) -> bool:
     return isinstance(call, (Delete, Evict)) and any(
-        isinstance(end, Succeeded) or end.ambiguous or end.late or _found_gone(end) for end in ends
+        isinstance(end, Succeeded) or end.ambiguous or end.late for end in ends
     )
-
-
-def _found_gone(end: Any) -> bool:
-    """It was tried, and then its object was seen to be gone, maybe by its doing.
-
-    aiohttp repeats a DELETE by itself: the repeated one may be refused where the first was carried out.
-    """
-    return isinstance(end, Cancelled) and end.reason == "deleted" and end.attempts > 0
 
 
 def _uid(end: Any) -> Any:

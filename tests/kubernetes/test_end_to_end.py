@@ -9,6 +9,7 @@ from asyncdispatch import AmbiguousOutcome, CallFailed, Dispatcher, DispatcherCo
 from asyncdispatch.calls import FunctionCall, ObjectRef
 from asyncdispatch.kubernetes import ApiError
 from asyncdispatch.outcomes import Failed, Succeeded
+from asyncdispatch.testing import answers
 from tests.kubernetes.support import pod_dict
 
 
@@ -180,6 +181,21 @@ async def test_a_lost_connection_gives_a_missing_right_half_a_minute_each_time(s
         await asyncio.sleep(1)
         missing.remove()
         assert isinstance(await handle.outcome(), Succeeded)
+
+
+@pytest.mark.parametrize("method", ["DELETE", "PUT"])
+async def test_a_repetition_by_the_http_client_leaves_the_first_in_doubt(server, cluster, method):
+    """aiohttp sends a DELETE or PUT again whose connection broke: a refusal of that says nothing of the first (L10)."""
+    pod = server.create(new_pod())
+    server.drop(times=1, applied=True, method=method)
+    server.fail(answers.throttled(), times=1, method=method)
+    async with Dispatcher() as dispatcher:
+        await dispatcher.run(cluster.read(pod))  # a connection that has been used before
+        call = cluster.delete(pod) if method == "DELETE" else cluster.replace(pod)
+        outcome = await dispatcher.submit(call).outcome()
+    assert isinstance(outcome, Succeeded), outcome
+    assert outcome.attempts == 1
+    assert [record.method for record in server.audit] == ["GET", method, method, "GET"]
 
 
 async def test_g5_two_binders(server, cluster):

@@ -92,6 +92,7 @@ class Transport:
         except (aiohttp.ClientError, OSError) as error:  # OSError: TimeoutError too
             failed, cause = transport_error_of(error, label, sent=method == "GET" or attempt.sent), _tellable(error)
         except ApiError as error:
+            error.repeated = data is not None and data.sendings > 1
             self.refused(error, generation)
             self.rights.judge(error, attempt)
             raise
@@ -272,16 +273,21 @@ class _Body(Payload):
     def __init__(self, data: bytes, content_type: str, attempt: Attempt) -> None:
         super().__init__(data, content_type=content_type)
         self.data = data
+        self.sendings = 0  # aiohttp repeats a PUT or DELETE whose connection turns out to be closed
         self._attempt = attempt
         self._size = len(data)
 
     async def write(self, writer: Any) -> None:
-        self._attempt.sent = True
+        self._begin()
         await writer.write(self.data)
 
     async def write_with_length(self, writer: Any, content_length: int | None) -> None:
-        self._attempt.sent = True
+        self._begin()
         await writer.write(self.data if content_length is None else self.data[:content_length])
+
+    def _begin(self) -> None:
+        self._attempt.sent = True
+        self.sendings += 1
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         return self.data.decode(encoding, errors)
