@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -94,6 +95,9 @@ class Admission:
     """Counts what was accepted and has no outcome, and says no when there is no room."""
 
     __slots__ = (
+        "_eased",
+        "_high",
+        "_low",
         "_max_joined",
         "_reserve",
         "depth",
@@ -117,6 +121,10 @@ class Admission:
         self.drain = DrainRate()
         self.sheddables = Sheddables(levels)
         self.pressure = Pressure.OK
+        # HIGH begins at the first depth, and ends below the second; FULL ends at the third.
+        self._high = min(self.ordinary, int(self.ordinary * 0.8) + 1)
+        self._low = math.ceil(self.ordinary * 0.6)
+        self._eased = int(self.ordinary * 0.9)
         # The depths at which the pressure changes next; `up` is 0 while it is FULL, so that every entry looks.
         self.up = self.down = 0
 
@@ -172,16 +180,10 @@ class Admission:
 
     def aim(self) -> None:
         """Set the pressure and the two depths at which it changes next."""
-        share = self.ordinary
-        if self.depth >= share or (self.pressure is Pressure.FULL and self.depth > share * 0.9):
-            self.pressure = Pressure.FULL
-        elif self.depth > share * 0.8 or (self.pressure is not Pressure.OK and self.depth >= share * 0.6):
-            self.pressure = Pressure.HIGH
+        depth, pressure = self.depth, self.pressure
+        if depth >= self.ordinary or (pressure is Pressure.FULL and depth > self._eased):
+            self.pressure, self.up, self.down = Pressure.FULL, 0, self._eased
+        elif depth >= self._high or (pressure is not Pressure.OK and depth >= self._low):
+            self.pressure, self.up, self.down = Pressure.HIGH, self.ordinary, self._low - 1
         else:
-            self.pressure = Pressure.OK
-        if self.pressure is Pressure.FULL:
-            self.up, self.down = 0, int(share * 0.9)
-        elif self.pressure is Pressure.HIGH:
-            self.up, self.down = share, -int(-share * 0.6 // 1) - 1
-        else:
-            self.up, self.down = min(share, int(share * 0.8) + 1), -1
+            self.pressure, self.up, self.down = Pressure.OK, self._high, -1
