@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from asyncdispatch import Dispatcher
@@ -16,13 +12,13 @@ from asyncdispatch.kubernetes import Cluster
 from asyncdispatch.nomination import NominationPolicy, Nominator, manifests
 from asyncdispatch.testing import ControlPlane
 from asyncdispatch.testing.controlplane import Role
+from tests.e2e.programs import Running, running
 
 NAMESPACE, NAME = "nomination", "asyncdispatch-nominator"
 ACCOUNT = Role(f"system:serviceaccount:{NAMESPACE}:{NAME}", ("system:serviceaccounts", "system:authenticated"))
 GATEKEEPER = Role("system:serviceaccount:ns:gatekeeper", ("system:serviceaccounts", "system:authenticated"))
 """Whose the gates are: it may read and patch Pods in `ns`, and nothing else."""
 MERGE = "application/merge-patch+json"
-PROGRAM = Path(__file__).with_name("nominator.py")
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 COLLECTIONS = {
     "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
@@ -106,53 +102,10 @@ async def ungate(plane: ControlPlane, name: str) -> None:
     await plane.ask("PATCH", place(name), steps, role="gatekeeper", content_type="application/json-patch+json")
 
 
-class Running:
-    """A nominator in a process of its own, and what it tells: see nominator.py."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.events: list[dict[str, Any]] = []
-        self._news = asyncio.Event()
-        self._reader = asyncio.create_task(self._read())
-
-    async def _read(self) -> None:
-        assert self.process.stdout is not None
-        async for line in self.process.stdout:
-            self.events.append(json.loads(line))
-            self._news.set()
-
-    def of(self, event: str) -> list[dict[str, Any]]:
-        return [known for known in self.events if known["event"] == event]
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """What it has told makes the condition true."""
-        async with asyncio.timeout(60):
-            while not condition():
-                self._news.clear()
-                await self._news.wait()
-
-    async def told(self, event: str, count: int = 1) -> list[dict[str, Any]]:
-        """The events of that kind, once there are so many."""
-        await self.until(lambda: len(self.of(event)) >= count)
-        return self.of(event)
-
-    async def kill(self) -> None:
-        """kill -9."""
-        if self.process.returncode is None:
-            self.process.kill()
-        await self.process.wait()
-        await self._reader
-
-
 @asynccontextmanager
 async def nominator_process(plane: ControlPlane, **options: Any) -> AsyncIterator[Running]:
     """It has started, and knows what there is."""
-    given = {"kubeconfig": plane.kubeconfig("nominator"), "namespace": NAMESPACE, **options}
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
-    process = await asyncio.create_subprocess_exec(sys.executable, str(PROGRAM), *flags, stdout=asyncio.subprocess.PIPE)
-    running = Running(process)
-    try:
-        await running.told("started")
-        yield running
-    finally:
-        await running.kill()
+    kubeconfig = plane.kubeconfig("nominator")
+    async with running("nominator.py", kubeconfig=kubeconfig, namespace=NAMESPACE, **options) as nominator:
+        await nominator.told("started")
+        yield nominator

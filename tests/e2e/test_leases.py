@@ -4,62 +4,21 @@ Who wrote when is read from the resourceVersions, which etcd counts; and each pr
 """
 
 import asyncio
-import json
 import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
 from asyncdispatch.testing import ControlPlane
+from tests.e2e.programs import Running, running
 
-PROGRAM = Path(__file__).with_name("replica.py")
-TIMING = {"lease-duration": 3, "renew-deadline": 2, "retry-period": 0.4}
+TIMING = {"lease_duration": 3, "renew_deadline": 2, "retry_period": 0.4}
 """A fifth of the usual times: what is compared is the order of writes, never how long something took."""
 
 
-class Running:
-    """A replica in a process of its own, and what it tells."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.events: list[dict[str, Any]] = []
-        self._news = asyncio.Event()
-        self._reader = asyncio.create_task(self._read())
-
-    async def _read(self) -> None:
-        assert self.process.stdout is not None
-        async for line in self.process.stdout:
-            self.events.append(json.loads(line))
-            self._news.set()
-
-    async def told(self, event: str, count: int = 1) -> dict[str, Any]:
-        async with asyncio.timeout(60):
-            while len(found := [known for known in self.events if known["event"] == event]) < count:
-                self._news.clear()
-                await self._news.wait()
-        return found[count - 1]
-
-    async def end(self) -> None:
-        if self.process.returncode is None:
-            self.process.kill()
-        await self.process.wait()
-        await self._reader
-
-
-@asynccontextmanager
-async def replica(plane: ControlPlane, namespace: str, name: str) -> AsyncIterator[Running]:
-    options = {"kubeconfig": plane.kubeconfig(), "namespace": namespace, "lease": "leader", "name": name, **TIMING}
-    flags = [part for key, value in options.items() for part in (f"--{key}", str(value))]
-    process = await asyncio.create_subprocess_exec(sys.executable, str(PROGRAM), *flags, stdout=asyncio.subprocess.PIPE)
-    running = Running(process)
-    try:
-        yield running
-    finally:
-        await running.end()
+def replica(plane: ControlPlane, namespace: str, name: str) -> AbstractAsyncContextManager[Running]:
+    kubeconfig = plane.kubeconfig()
+    return running("replica.py", kubeconfig=kubeconfig, namespace=namespace, lease="leader", name=name, **TIMING)
 
 
 async def writes(plane: ControlPlane, namespace: str) -> list[str]:
@@ -81,21 +40,21 @@ async def test_the_loser_writes_nothing_after_the_winners_first(plane, namespace
     What the second replica has written begins after the last write of the first, and is never broken by one.
     """
     async with replica(plane, namespace, "first") as first:
-        one = (await first.told("leads"))["identity"]
+        one = (await first.told("leads"))[0]["identity"]
         await first.told("wrote")
         async with replica(plane, namespace, "second") as second:
             await second.told("started")
             await asyncio.sleep(1)
             ending = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP, "sent away": signal.SIGTERM}
             first.process.send_signal(ending[how])
-            two = (await second.told("leads"))["identity"]
+            two = (await second.told("leads"))[0]["identity"]
             await second.told("wrote")
             if how == "stopped":
                 first.process.send_signal(signal.SIGCONT)
                 await first.told("lost")
                 await asyncio.sleep(1)
             elif how == "sent away":
-                ended = await first.told("ended")
+                [ended] = await first.told("ended")
                 assert set(ended["outcomes"]) == {"Succeeded"}
             second.process.send_signal(signal.SIGTERM)
             await second.told("ended")
