@@ -15,16 +15,16 @@ from typing import Any
 from asyncdispatch._core.invariants import check_invariants
 from asyncdispatch._core.parking import Failure, Signal
 from asyncdispatch._core.short import DispatchCore
-from asyncdispatch._core.states import NEVER, PLACE_SHIFT, SECOND, SUCCEEDED, TERMINAL, Entry
+from asyncdispatch._core.states import NEVER, SECOND, SUCCEEDED, TERMINAL, Entry
 from asyncdispatch._delays import Delays
-from asyncdispatch.calls import Again, APICall, Attempt, ObjectRef, Refused, Unknown, Verdict, VerdictKind
+from asyncdispatch._judging import failure_of, refusal_of
+from asyncdispatch.calls import Again, APICall, Attempt, ObjectRef, Unknown
 from asyncdispatch.errors import DispatchError
 from asyncdispatch.outcomes import Overwritten, Skipped
 from asyncdispatch.simulation.calls import Get, SimulatedCall
 from asyncdispatch.simulation.history import CallRecord, ContextRecord, History, RequestRecord, State
 from asyncdispatch.simulation.scenario import Scenario
 from asyncdispatch.simulation.server import TIMED_OUT, Clock, Problem, Server
-from asyncdispatch.verdicts import classify, signal_of, signature_of
 
 __all__ = ["Shell"]
 
@@ -32,8 +32,6 @@ STOPS_WITHIN = SECOND // 1_000
 _WORDS = {state: state.value for state in TERMINAL}
 IGNORES_FOR = 4 * SECOND
 """A stubborn attempt goes on for so long after it was asked to stop."""
-
-Known = tuple[Verdict, Signal, Any]
 
 
 class Shell:
@@ -72,7 +70,6 @@ class Shell:
         self._reconcile_timeout = round(config.retry.reconcile_timeout * SECOND)
         self._armed = NEVER
         self._delays = Delays(replace(config.retry, wait=self._jitter), random)
-        self._known: dict[tuple[str, type[APICall[Any]]], Known] = {}
         self._steps = 0
         self._check_at = scenario.check_every or NEVER
 
@@ -242,35 +239,18 @@ class Shell:
         self.after(now)
 
     def _answer_look(self, entry: Entry, call: APICall[Any], answer: Any, now: int) -> None:
-        refusal, delay = Verdict(VerdictKind.PERMANENT), 0
-        if isinstance(answer, Refused):
-            gone = getattr(answer.error, "gone", False)
-            refusal = Verdict(VerdictKind.GONE if gone else VerdictKind.PERMANENT)
-        elif isinstance(answer, (Again, Unknown)):
+        delay = 0
+        if isinstance(answer, (Again, Unknown)):
             error = entry.more.error if entry.more is not None else None
             problem = Problem(type(error).__name__, error if isinstance(error, Exception) else RuntimeError("unknown"))
-            delay = self._failure(entry, call, problem, now, remember=False).delay
-        self.core.reconciled(entry, answer, refusal, delay, now)
+            delay = self._failure(entry, call, problem, now).delay
+        self.core.reconciled(entry, answer, refusal_of(answer), delay, now)
 
-    def _failure(
-        self, entry: Entry, call: APICall[Any], problem: Problem, now: int, *, remember: bool = True
-    ) -> Failure:
+    def _failure(self, entry: Entry, call: APICall[Any], problem: Problem, now: int) -> Failure:
         """A problem as the core is told of it: the verdict of the library's own table, the delay of its strategies."""
-        known = self._known.get((problem.name, type(call))) if remember else None
-        if known is None:
-            attempt = Attempt(float, call, 0, 1, 0.0, None)
-            attempt.sent = problem.sent
-            verdict = classify(call, attempt, problem.error, self.scenario.config.retry)
-            if verdict.maybe_applied and not problem.sent:
-                verdict = replace(verdict, maybe_applied=False)
-            known = verdict, signal_of(verdict, problem.error), signature_of(verdict, problem.error)
-            if remember:
-                self._known[problem.name, type(call)] = known
-        verdict, signal, signature = known
-        failures = 1 if entry.more is None else entry.more.failures + 1
-        accepted = (entry.accepted >> PLACE_SHIFT) / SECOND
-        delay, exhausted = self._delays.next(call.retry, verdict, problem.error, failures, accepted, now / SECOND)
-        return Failure(problem.error, verdict, round(delay * SECOND), exhausted, signal, signature)
+        attempt = Attempt(float, call, 0, 1, 0.0, None)
+        attempt.sent = problem.sent
+        return failure_of(entry, call, attempt, problem.error, self.scenario.config.retry, self._delays, now)
 
     # -- time-outs and stops ------------------------------------------------------------------------------------------
 
