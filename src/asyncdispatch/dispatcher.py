@@ -336,7 +336,8 @@ class Dispatcher(Closing, Observing):
     def forget(self, ref: ObjectRef, reason: str) -> int:
         """The object is gone: cancel what waits or flies for it or depends on it. Returns how many were cancelled.
 
-        With a uid, only that object is meant: calls for a newer one of the same name go on.
+        With a uid, only that object is meant: calls for a newer one of the same name go on. A deletion that was sent is
+        left to its answer.
         """
         if not isinstance(ref, ObjectRef):
             raise ConfigurationError("ref", ref, "must be an ObjectRef: see ObjectRef.of")

@@ -222,7 +222,7 @@ class SettledRequest(TypedRequest):
 
     @property
     def deletes(self) -> bool:
-        """For the report of a dispatcher that was closed: `not_deleted`."""
+        """As of the calls of a `Cluster` that remove an object."""
         return self.removes
 
     @property

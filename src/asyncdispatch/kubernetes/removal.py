@@ -51,7 +51,7 @@ class _Removal(KubernetesCall[Json | None]):
     asked: str = field(default_factory=_now, compare=False)
     effect: Effect = Effect.IDEMPOTENT_WRITE
     deletes: ClassVar[bool] = True
-    """For the report of a dispatcher that was closed: `not_deleted`."""
+    """It asks for its object's end: listed in `DrainReport.not_deleted`, and not cancelled by `forget` once sent."""
     missing_is_done: ClassVar[bool]
 
     def __post_init__(self) -> None:
