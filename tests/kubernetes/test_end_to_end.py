@@ -4,11 +4,12 @@ import asyncio
 import random
 
 import pytest
+from kubernetes_asyncio import client
 
 from asyncdispatch import AmbiguousOutcome, CallFailed, Dispatcher, DispatcherConfig
 from asyncdispatch.calls import FunctionCall, ObjectRef
-from asyncdispatch.kubernetes import ApiError
-from asyncdispatch.outcomes import Failed, Succeeded
+from asyncdispatch.kubernetes import ApiError, Cluster
+from asyncdispatch.outcomes import Expired, Failed, Succeeded
 from asyncdispatch.testing import answers
 from tests.kubernetes.support import pod_dict
 
@@ -196,6 +197,30 @@ async def test_a_repetition_by_the_http_client_leaves_the_first_in_doubt(server,
     assert isinstance(outcome, Succeeded), outcome
     assert outcome.attempts == 1
     assert [record.method for record in server.audit] == ["GET", method, method, "GET"]
+
+
+@pytest.mark.parametrize("method", ["DELETE", "PUT"])
+async def test_a_repetition_that_is_not_let_in_leaves_the_first_in_doubt(method):
+    """The server dies as it reads the request: that a second connection is refused says nothing of the first (L10)."""
+    requests = 0
+
+    async def die(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal requests
+        await reader.readuntil(b"\r\n\r\n")
+        requests += 1
+        server.close()
+        writer.transport.abort()
+
+    server = await asyncio.start_server(die, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    pod = {**new_pod(), "metadata": {"name": "p", "namespace": "ns", "uid": "u", "resourceVersion": "1"}}
+    async with client.ApiClient(client.Configuration(host=url)) as api, Dispatcher() as dispatcher:
+        cluster = Cluster(api)
+        call = cluster.delete(pod, timeout=5.0) if method == "DELETE" else cluster.replace(pod, timeout=5.0)
+        outcome = await dispatcher.submit(call).outcome()
+    assert requests == 1
+    assert isinstance(outcome, Expired)
+    assert outcome.ambiguous
 
 
 async def test_g5_two_binders(server, cluster):

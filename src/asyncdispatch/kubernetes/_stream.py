@@ -62,7 +62,7 @@ class StreamTransport(ApartTransport):
             self.refused(error, generation)
             raise
         except (aiohttp.ClientError, OSError) as error:
-            failed = transport_error_of(error, label, sent=True)
+            failed = transport_error_of(error, label)
             self.refused(failed, generation)
             raise failed from _tellable(error)
 

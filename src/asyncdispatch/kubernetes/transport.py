@@ -90,7 +90,9 @@ class Transport:
             text = await answer.read()
             good = _checked(answer, text, label, 0 if data is None else len(data.data))
         except (aiohttp.ClientError, OSError) as error:  # OSError: TimeoutError too
-            failed, cause = transport_error_of(error, label, sent=method == "GET" or attempt.sent), _tellable(error)
+            # The error tells of the last sending only; our body knows of each.
+            failed = transport_error_of(error, label, sent=None if data is None else attempt.sent)
+            cause = _tellable(error)
         except ApiError as error:
             error.repeated = data is not None and data.sendings > 1
             self.refused(error, generation)
@@ -296,16 +298,18 @@ class _Body(Payload):
         return self.data
 
 
-def transport_error_of(error: BaseException, request: str = "", *, sent: bool = True) -> TransportError:
+def transport_error_of(error: BaseException, request: str = "", *, sent: bool | None = None) -> TransportError:
     """What an error of aiohttp, of the system or of time means for the request: the border from their words to ours.
 
-    `sent` is what is known if the error itself does not tell. The caller chains it: `raise … from error`.
+    `sent` says whether any of it has left, where that is known; else the error tells. The caller chains it:
+    `raise … from error`.
     """
     if isinstance(error, TransportError):
         return error
     certificate = isinstance(error, (aiohttp.ClientConnectorCertificateError, aiohttp.ServerFingerprintMismatch))
     certificate |= isinstance(error, aiohttp.ClientHttpProxyError) and error.status == 407
-    sent = sent and not certificate and not isinstance(error, _NOT_SENT)
+    if sent is None:
+        sent = not certificate and not isinstance(error, _NOT_SENT)
     if isinstance(error, TimeoutError):
         if sent:
             return TransportTimeout("no answer in time", sent=True, request=request)
