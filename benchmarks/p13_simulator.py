@@ -87,8 +87,12 @@ def _core_alone(calls: int) -> int:
             flying.append(entry)
         while flying:
             now += 1_000_000
-            following = core.turn(flying.pop(0), 1, now)
-            core.settled.clear()
+            entry = flying.pop(0)
+            following = core.turn(entry, 1, now)
+            if following is None:
+                core.succeed(entry, 1, now)
+                core.settled.clear()
+                following = core.next(now)
             if following is not None:
                 flying.append(following)
         done += len(refs)

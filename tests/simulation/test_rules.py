@@ -43,7 +43,7 @@ class World(History):
 
     def pod(self) -> None:
         """A Pod without a node, which somebody has created."""
-        request = RequestRecord(SimulatedCall(call_type="birth", target=POD), None, self.now, self.now, None)
+        request = RequestRecord(SimulatedCall(call_type="birth", target=POD), None, self.now, self.now)
         request.call.__dict__["verb"] = "create"
         request.landed = request.ended = self.now
         request.error = ""
@@ -63,7 +63,7 @@ class World(History):
     ) -> RequestRecord:
         """One request: sent, carried out if it `lands`, and answered, a second each."""
         sent = call or (Get(target=record.call.target) if look else record.call)
-        request = RequestRecord(sent, record, self.later(), self.now + 5 * SECOND, None)
+        request = RequestRecord(sent, record, self.later(), self.now + 5 * SECOND)
         request.look = look
         record.requests.append(request)
         self.requests.append(request)

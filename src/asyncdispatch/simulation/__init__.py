@@ -11,8 +11,9 @@ nothing of the core (`RULES`), so that what is promised is proved on millions of
 `python -m asyncdispatch.simulation` plays many seeds over all scenarios.
 """
 
-from asyncdispatch.simulation.checking import RULES, Findings, Violation, check
+from asyncdispatch.simulation.checking import check
 from asyncdispatch.simulation.history import CallRecord, ContextRecord, History, RequestRecord, Term
+from asyncdispatch.simulation.rules import RULES, Findings, Violation
 from asyncdispatch.simulation.running import Report, Run, play_many, shrink, simulate
 from asyncdispatch.simulation.scenario import FAULTS, SCENARIOS, TROUBLES, Scenario
 from asyncdispatch.simulation.server import Server

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from asyncdispatch.errors import ConfigurationError
-from asyncdispatch.simulation.checking import RULES
+from asyncdispatch.simulation.rules import RULES
 from asyncdispatch.simulation.running import Report, Run, play_many, shrink, simulate
 from asyncdispatch.simulation.scenario import SCENARIOS, Scenario
 from asyncdispatch.simulation.telling import story

@@ -1,6 +1,6 @@
 """What must be true of a history, whoever made it: read from its records alone, knowing nothing of the core.
 
-Each rule has a name, which a violation tells, and counts how often it was looked at. An object is a register whose
+How often each of the `RULES` was looked at is counted. An object is a register whose
 versions the store counts up, so that one pass over the audit proves it linearizable: the order of the audit must be a
 legal one for each object (every request finds what the one before it left, and leaves what it says), and must not
 contradict real time (no request was answered before an earlier one in that order was sent). With the versions given,
@@ -11,58 +11,22 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from asyncdispatch.calls import Effect
 from asyncdispatch.simulation.history import NEVER, CallRecord, History, RequestRecord, State
+from asyncdispatch.simulation.rules import RULES, Findings, Violation
 from asyncdispatch.simulation.scenario import Scenario
 
-__all__ = ["RULES", "Findings", "Violation", "check"]
+__all__ = ["check"]
 
 SECOND = 1_000_000_000
+UNSEEN: tuple[State | None, int] = (None, 0)
 SLACK = SECOND // 5
 """An outcome may come so much after its limit: deadlines are told within a bucket, stops take a moment."""
 MAYBE = frozenset({"reset", "unavailable", "denied", "timed out", "stopped"})
 """What a sender is told of a request that may have been carried out."""
 READ, CREATE = Effect.READ, Effect.CREATE
-
-RULES = {
-    "one outcome": "each accepted call of a living replica is told exactly one outcome, in time (law L1)",
-    "success has its effect": "a call that succeeded was answered well, or is seen to be done (law L10)",
-    "no success, no effect": "any other call has none, unless it says ambiguous or tells a late success (law L10)",
-    "once": "one create for each key, one bind for each Pod, nothing sent again that was answered well (promise 2)",
-    "looks before it repeats": "a create that may have been applied is not sent again before a look (law L10)",
-    "one in flight": "a replica has at most one write of an object in flight (law L2)",
-    "in line": "notes of one object are first sent in the order in which they were accepted (law L12)",
-    "nothing of an ended context": "nothing is sent, and no success told, after its context's end (laws L5, L11)",
-    "nothing too late": "nothing is sent after its deadline (law L5)",
-    "superseded": "who names another call as its heir is right (laws L12, L13)",
-    "merged": "what a merged call has said is said by its heir (law L13)",
-    "own writes are seen": "no Pod is placed again by who was told that its bind succeeded (law L18)",
-    "joined": "who shares an execution gets its value (law L8)",
-    "legal": "every request finds what the one before it has left, and changes what it says (the server's own)",
-    "real time": "the server's order does not contradict the senders' clocks (linearizability)",
-    "fenced": "what is fenced by uid or version acts on that uid and version only (law L17)",
-    "no dead hand": "nothing of an earlier leader, bound or decided on a version, lands after a later one's (rule R7)",
-    "one leader": "no two replicas take themselves for the leader at one time (rule R7)",
-}
-"""What is checked, by the name that a violation tells."""
-
-
-class Violation(NamedTuple):
-    """One thing that must not be: which rule, what was seen, of which object, and when."""
-
-    rule: str
-    what: str
-    lane: str
-    at: int
-
-
-class Findings(NamedTuple):
-    """How often each rule was looked at, and what was found."""
-
-    checks: Counter[str]
-    violations: list[Violation]
 
 
 def check(history: History, scenario: Scenario) -> Findings:
@@ -78,13 +42,19 @@ class _Checker:
         config = scenario.config
         self.patience = round(config.give_up * SECOND) + SLACK
         self.supersedes = {name: frozenset(policy.supersedes) for name, policy in config.call_types.items()}
-        self._by_ticket: dict[tuple[int, int], CallRecord] | None = None
-        self.joiners: dict[int, list[CallRecord]] = defaultdict(list)  # by identity of the call that was joined
+        self.stalled = {replica for replica, _, _ in history.stalls}
+        self.joiners: dict[CallRecord, list[CallRecord]] = defaultdict(list)
+        """By the call that was joined."""
+        self.bound: dict[tuple[int, str | None], CallRecord] = {}
+        """Binds that succeeded, by replica and uid."""
+        self.done: set[Any] = set()
+        """Uids of Pods that were bound, and keys that were created."""
+        self.leaders: dict[str, tuple[int, bool]] = {}
+        """For each uid, when its last writer's term began, and whether it is bound."""
+        self._tickets: dict[tuple[int, int], CallRecord] = {}
+        self._keys: dict[Any, int] = {}
 
     def run(self) -> Findings:
-        for record in self.history.calls:
-            if record.lead is not None:
-                self.joiners[id(record.lead)].append(record)
         self._calls()
         self._lines()
         self._audit()
@@ -98,32 +68,55 @@ class _Checker:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def _calls(self) -> None:
-        crashed, patience, ended = self.history.crashed, self.patience, self.history.ended
-        stalled = {replica for replica, _, _ in self.history.stalls}
-        checks = self.checks
-        by_how = {"succeeded": self._success, "overwritten": self._named, "skipped": self._named}
-        checks["one outcome"] += len(self.history.calls)
+        """Most calls are sent once, in time and outside of any context, and told in time of the success that they had:
+        that keeps every rule, and is seen by one look. All others are looked at rule by rule."""
+        plain, others = 0, []
         for record in self.history.calls:
-            if record.tellings != 1:
-                if record.tellings or record.replica not in crashed:
-                    self._found("one outcome", f"{_name(record)} was told {record.tellings} outcomes", record, ended)
-                if not record.tellings:
-                    self._requests(record)
+            requests = record.requests
+            if len(requests) == 1 and record.how == "succeeded" and record.tellings == 1 and record.context is None:
+                request = requests[0]
+                if (
+                    request.error == ""
+                    and request.landed <= request.ended <= record.told <= record.deadline
+                    and request.sent < record.deadline
+                    and not request.look
+                    and record.lead is None
+                ):
+                    plain += 1
                     continue
-            elif record.told > record.deadline + patience and record.replica not in stalled:
-                late = (record.told - record.deadline) / SECOND
-                self._found("one outcome", f"{_name(record)} was told {late:.1f} s after its deadline", record, ended)
-            by_how.get(record.how, self._no_success)(record)
-            self._requests(record)
+            others.append(record)
+            if record.lead is not None:
+                self.joiners[record.lead].append(record)
+        for record in others:
+            self._call(record)
+        for rule in ("one outcome", "success has its effect", "nothing too late", "once"):
+            self.checks[rule] += plain
+
+    def _call(self, record: CallRecord) -> None:
+        self.checks["one outcome"] += 1
+        tellings, late = record.tellings, record.told - record.deadline
+        if tellings != 1 and (tellings or record.replica not in self.history.crashed):
+            what = f"{_name(record)} was told {tellings} outcomes"
+            self._found("one outcome", what, record, self.history.ended)
+        elif tellings and late > self.patience and record.replica not in self.stalled:
+            what = f"{_name(record)} was told {late / SECOND:.1f} s after its deadline"
+            self._found("one outcome", what, record, self.history.ended)
+        if record.how == "succeeded":
+            self._success(record)
+        elif record.how in ("overwritten", "skipped"):
+            self._named(record)
+        elif tellings:
+            self._no_success(record)
+        if record.requests:
+            self._requests(record, record.requests)
 
     def _success(self, record: CallRecord) -> None:
         """It was answered well, or a look has seen it done, or an equal key had succeeded before."""
         self.checks["success has its effect"] += 1
-        if (context := record.context) is not None:
+        if record.context is not None:
             self.checks["nothing of an ended context"] += 1
-            over = context.over
-            if over is not None and record.told > over:
-                what = f"{_name(record)} succeeded {(record.told - over) / SECOND:.3f} s after its context's end"
+            if (after := record.told - record.context.over) > 0:
+                what = f"{_name(record)} succeeded {after / SECOND:.3f} s after its context's end"
                 self._found("nothing of an ended context", what, record, record.told)
         lead = record.lead
         if lead is not None:
@@ -133,21 +126,23 @@ class _Checker:
         for request in reversed((lead or record).requests):
             if request.error == "" and request.ended <= record.told and self._proves(request, record):
                 return
+        if not self._remembered(record):
+            self._found("success has its effect", f"{_name(record)} has none", record, record.told)
+
+    def _remembered(self, record: CallRecord) -> bool:
+        """An equal key had succeeded when it was accepted."""
         key = record.call.idempotency_key
-        if key is not None and any(
-            other.how == "succeeded" and other.told <= record.accepted and other.call.idempotency_key == key
-            for other in self.history.calls
-        ):
-            return  # its key was remembered
-        self._found("success has its effect", f"{_name(record)} has none", record, record.told)
+        if not self._keys:
+            for each in self.history.calls:
+                if each.how == "succeeded" and (other := each.call.idempotency_key) is not None:
+                    self._keys[other] = min(each.told, self._keys.get(other, NEVER))
+        return key is not None and self._keys.get(key, NEVER) <= record.accepted
 
     @staticmethod
     def _proves(request: RequestRecord, record: CallRecord) -> bool:
         """It was carried out, or it has seen the object as the call leaves it."""
-        if request.landed == NEVER:
-            return False
-        if not request.look:
-            return True
+        if request.landed == NEVER or not request.look:
+            return request.landed != NEVER
         state, call = request.after, record.call
         return state is not None and _shows(state, call) and call.target.uid in (None, state[0])
 
@@ -177,9 +172,9 @@ class _Checker:
         """Overwritten or Skipped: it names its heir."""
         self._no_success(record)
         self.checks["superseded"] += 1
-        if self._by_ticket is None:
-            self._by_ticket = {(each.replica, each.ticket): each for each in self.history.calls}
-        heir = self._by_ticket.get((record.replica, record.by))
+        if not self._tickets:  # of few runs, so made when first needed
+            self._tickets = {(each.replica, each.ticket): each for each in self.history.calls}
+        heir = self._tickets.get((record.replica, record.by))
         what = f"{_name(record)} is told {record.how} by {record.by}, which "
         if heir is None or heir.call.target.lane != record.call.target.lane:
             self._found("superseded", f"{what}is no call of its object", record, record.told)
@@ -206,35 +201,29 @@ class _Checker:
 
     # -- requests of one execution ------------------------------------------------------------------------------------
 
-    def _requests(self, record: CallRecord) -> None:
-        requests = record.requests
-        if not requests:
-            return
-        checks = self.checks
+    def _requests(self, record: CallRecord, requests: list[RequestRecord]) -> None:
+        checks, context, last = self.checks, record.context, requests[-1].sent
         checks["nothing too late"] += len(requests)
         checks["once"] += 1
         if len(requests) > 1:
             self._repeats(record, requests)
-        if id(record) in self.joiners:
-            self._limits_of_all([record, *self.joiners[id(record)]], requests)
+        if record in self.joiners:
+            self._limits_of_all([record, *self.joiners[record]], requests)
             return
-        deadline = record.deadline
-        for request in requests:
-            if request.sent >= deadline:
-                self._found("nothing too late", f"{_name(record)} is sent after its deadline", record, request.sent)
-        if record.context is not None:
+        if last >= record.deadline:
+            self._found("nothing too late", f"{_name(record)} is sent after its deadline", record, last)
+        if context is not None:
             checks["nothing of an ended context"] += len(requests)
-            over = record.context.over
-            if over is not None and requests[-1].sent > over:
-                what = f"{_name(record)} is sent {(requests[-1].sent - over) / SECOND:.3f} s after its context's end"
-                self._found("nothing of an ended context", what, record, requests[-1].sent)
+            if (after := last - context.over) > 0:
+                what = f"{_name(record)} is sent {after / SECOND:.3f} s after its context's end"
+                self._found("nothing of an ended context", what, record, last)
 
     def _limits_of_all(self, records: list[CallRecord], requests: list[RequestRecord]) -> None:
         """Whoever of those that share an execution may still want it lets it be sent."""
         for request in requests:
             for record in records:
-                over = record.context.over if record.context is not None else None
-                if request.sent < record.deadline and (over is None or request.sent <= over):
+                over = record.context.over if record.context is not None else NEVER
+                if request.sent < record.deadline and request.sent <= over:
                     break
             else:
                 what = f"{_name(records[0])} is sent, but nobody may want it"
@@ -256,75 +245,75 @@ class _Checker:
         """Requests of each replica, in the order in which they were sent."""
         flying: dict[int, dict[str, RequestRecord]] = defaultdict(dict)
         newest: dict[int, dict[str, int]] = defaultdict(dict)
-        self.checks["one in flight"] += len(self.history.requests)
+        notes = 0
         for request in self.history.requests:
-            record = request.record
-            assert record is not None
-            if record.call.effect is READ:
+            record: Any = request.record
+            call = record.call
+            if call.effect is READ:
                 continue
-            lane = request.call.target.lane
-            lanes = flying[record.replica]
+            replica, lane, sent = record.replica, request.call.target.lane, request.sent
+            lanes = flying[replica]
             before = lanes.get(lane)
-            if before is not None and (before.ended == NEVER or before.ended > request.sent):
+            if before is not None and before.ended > sent:
                 what = f"{_name(record)} is sent while {_name(before.record)} is in flight"
-                self._found("one in flight", what, record, request.sent)
+                self._found("one in flight", what, record, sent)
             lanes[lane] = request
-            if record.call.call_type == "note" and request is record.requests[0]:
-                self.checks["in line"] += 1
-                tickets = newest[record.replica]
-                if tickets.get(lane, 0) > record.ticket:
+            if call.call_type == "note" and request is record.requests[0]:
+                notes += 1
+                tickets = newest[replica]
+                if before is not None and tickets.get(lane, 0) > record.ticket:
                     what = f"{_name(record)} is sent after the younger {tickets[lane]}"
-                    self._found("in line", what, record, request.sent)
+                    self._found("in line", what, record, sent)
                 tickets[lane] = record.ticket
+            elif call.verb == "bind" and record.how == "succeeded":
+                self.bound[replica, call.target.uid] = record
+        self.checks["one in flight"] += len(self.history.requests)
+        self.checks["in line"] += notes
 
     # -- the audit ----------------------------------------------------------------------------------------------------
 
     def _audit(self) -> None:
-        audit, checks = self.history.audit, self.checks
-        checks["legal"] += len(audit)
-        checks["real time"] += len(audit)
-        states: dict[str, State | None] = {}
-        sent: dict[str, int] = {}
-        done: dict[Any, RequestRecord] = {}
+        audit = self.history.audit
+        last: dict[str, tuple[State | None, int]] = {}
+        """Of each object: how it was left, and when the latest request so far was sent."""
         newest = 0
-        leaders: dict[str, tuple[int, bool]] = {}
         for request in audit:
             call: Any = request.call
-            lane = call.target.lane
-            before, after = request.before, request.after
-            if states.get(lane) != before:
-                self._found("legal", f"a {call.verb} finds {before}, not {states.get(lane)}", request, request.landed)
-            latest = sent.get(lane, 0)
-            if request.error == "" and request.ended < latest:
-                what = f"a {call.verb} was answered before an earlier one was sent"
-                self._found("real time", what, request, request.ended)
-            if request.sent > latest:
-                sent[lane] = request.sent
+            target, before, after, sent = call.target, request.before, request.after, request.sent
+            lane = target.lane
+            found, latest = last.get(lane, UNSEEN)
+            if found is not before and found != before:
+                self._found("legal", f"a {call.verb} finds {before}, not {found}", request, request.landed)
+            if sent < latest:
+                if request.ended < latest and request.error == "":
+                    what = f"a {call.verb} was answered before an earlier one was sent"
+                    self._found("real time", what, request, request.ended)
+                sent = latest
+            last[lane] = found if after is before else after, sent
             if after is not before:
-                states[lane] = after
                 if after is not None:
                     if after[1] <= newest:
                         self._found("legal", f"version {after[1]} comes after {newest}", request, request.landed)
                     newest = after[1]
-                self._changed(request, call, done)
-                if request.record is not None and (context := request.record.context) is not None and context.parent:
-                    self._heirs(request, context.parent.began, leaders)
+                if call.verb != "apply" or after is None or after[2] != call.fields:
+                    self._changed(request, call, before, after)
             elif call.verb != "get" and after is not None and not _shows(after, call):
                 self._found("legal", f"a {call.verb} is answered well, but changes nothing", request, request.landed)
-            if call.target.uid is not None or call.version is not None:
+            if target.uid is not None or call.version is not None:
                 self._fenced(request, call)
+        self.checks["legal"] += len(audit)
+        self.checks["real time"] += len(audit)
 
-    def _changed(self, request: RequestRecord, call: Any, done: dict[Any, RequestRecord]) -> None:
+    def _changed(self, request: RequestRecord, call: Any, before: State | None, after: State | None) -> None:
         """It leaves what it says, and what may be done once is."""
-        verb, before, after = call.verb, request.before, request.after
-        if verb == "delete":
-            expected = None
-        elif before is None or verb == "create":
-            expected = dict(call.fields)
-        else:
-            expected = {**before[2], **call.fields}
-        if expected != (None if after is None else after[2]):
+        verb, expected = call.verb, call.fields
+        if before is not None and verb not in ("create", "apply"):
+            expected = {**before[2], **expected}
+        if (after is not None) if verb == "delete" else (after is None or expected != after[2]):
             self._found("legal", f"a {verb} of {dict(call.fields)} leaves {after}", request, request.landed)
+        context = None if request.record is None else request.record.context
+        if context is not None and context.parent is not None and after is not None:
+            self._heirs(request, context.parent.began, after[0])
         if verb == "bind" and after is not None:
             once: Any = after[0]
         elif verb == "create" and call.idempotency_key is not None:
@@ -332,21 +321,20 @@ class _Checker:
         else:
             return
         self.checks["once"] += 1
-        if once in done:
+        if once in self.done:
             self._found("once", f"a second {verb} of {once} is carried out", request, request.landed)
-        done[once] = request
+        self.done.add(once)
 
-    def _heirs(self, request: RequestRecord, term: int, leaders: dict[str, tuple[int, bool]]) -> None:
-        """`leaders`: for each uid, when its last writer's term began, and whether it is bound."""
+    def _heirs(self, request: RequestRecord, term: int, uid: str) -> None:
+        """A write in a context below that of a term."""
         self.checks["no dead hand"] += 1
-        call, after = request.call, request.after
-        assert after is not None  # no call with a context deletes
+        call = request.call
         binds = call.verb == "bind"
-        latest, bound = leaders.get(after[0], (0, False))
+        latest, bound = self.leaders.get(uid, (0, False))
         if term < latest and (call.version is not None or (binds and bound)):
             what = f"a {call.verb} of {_name(request.record)} lands after a later leader's write"
             self._found("no dead hand", what, request, request.landed)
-        leaders[after[0]] = max(term, latest), bound or binds
+        self.leaders[uid] = max(term, latest), bound or binds
 
     def _fenced(self, request: RequestRecord, call: Any) -> None:
         before = request.before
@@ -365,14 +353,9 @@ class _Checker:
 
     def _decisions(self) -> None:
         """A scheduler decides on what it is shown, and that shows what it has done itself."""
-        bound = {
-            (record.replica, record.call.target.uid): record
-            for record in self.history.calls
-            if record.how == "succeeded" and record.call.verb == "bind"
-        }
         self.checks["own writes are seen"] += len(self.history.decisions)
         for replica, uid, at in self.history.decisions:
-            record = bound.get((replica, uid))
+            record = self.bound.get((replica, uid))
             if record is not None and record.told < at:
                 self._found("own writes are seen", f"{uid} is placed again after {_name(record)}", record, at)
 

@@ -2,7 +2,8 @@
 
 A `CallRecord` is what a caller saw: what it asked for, when that was accepted, and what it was told. A `RequestRecord`
 is one request: when its sender sent it, when and how that ended for the sender, and what the server did. Times are
-nanoseconds of virtual time, `NEVER` for what has not happened. What few records have is given by their class.
+nanoseconds of virtual time, `NEVER` for what has not happened: it is later than all. What few records have is given by
+their class.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NEVER", "CallRecord", "ContextRecord", "History", "RequestRecord", "State", "Term"]
 
-NEVER = -1
+NEVER = 1 << 62
 
 State = tuple[str, int, Mapping[str, Any]]
 """An object as the server keeps it: uid, version, what it holds."""
@@ -27,8 +28,8 @@ class RequestRecord:
 
     ended = NEVER
     """When its sender knew how it had ended, or stopped waiting."""
-    error: str | None = None
-    """What its sender was told; "" for success, None while it was told nothing."""
+    error = ""
+    """What its sender was told when it ended; "" for success."""
     landed = NEVER
     """When the server carried it out."""
     before: State | None = None
@@ -38,17 +39,15 @@ class RequestRecord:
     """It asks what became of an earlier request."""
 
     # What only the engine needs.
-    open = True  # its sender waits
     stopping = False  # its sender was asked to end it
-    lands = NEVER  # when it will reach the store
+    lands = 0  # when it reaches the store, if it does
 
-    def __init__(self, call: SimulatedCall, record: CallRecord | None, sent: int, cut_off: int, entry: Any) -> None:
+    def __init__(self, call: SimulatedCall, record: CallRecord | None, sent: int, cut_off: int) -> None:
         self.call = call
         """What was sent: as accepted, merged, or decided again."""
         self.record = record
         self.sent = sent
         self.cut_off = cut_off
-        self.entry = entry
 
     @property
     def changed(self) -> bool:
@@ -61,21 +60,17 @@ class ContextRecord:
 
     ended = NEVER
 
-    def __init__(self, epoch: int, began: int, until: int | None = None, parent: ContextRecord | None = None) -> None:
+    def __init__(self, epoch: int, began: int, until: int = NEVER, parent: ContextRecord | None = None) -> None:
         self.epoch = epoch
         self.began = began
         self.until = until
         self.parent = parent
 
     @property
-    def over(self) -> int | None:
-        """When it was over: ended by somebody, by itself, or with its parent. None while it lives."""
-        times = [] if self.ended == NEVER else [self.ended]
-        if self.until is not None:
-            times.append(self.until)
-        if self.parent is not None and (above := self.parent.over) is not None:
-            times.append(above)
-        return min(times, default=None)
+    def over(self) -> int:
+        """When it was over: ended by somebody, by itself, or with its parent. `NEVER` while it lives."""
+        over = min(self.ended, self.until)
+        return over if self.parent is None else min(over, self.parent.over)
 
 
 class CallRecord:
@@ -98,15 +93,16 @@ class CallRecord:
 
     # What only the engine needs.
     heard = False  # its scheduler wants to know what became of it
-    open: RequestRecord | None = None  # its request on the wire
-    entry: Any = None
 
-    def __init__(self, replica: int, ticket: int, call: SimulatedCall, accepted: int, deadline: int) -> None:
+    def __init__(
+        self, replica: int, ticket: int, call: SimulatedCall, accepted: int, deadline: int, entry: Any = None
+    ) -> None:
         self.replica = replica
         self.ticket = ticket
         self.call = call
         self.accepted = accepted
         self.deadline = deadline
+        self.entry = entry  # the engine's alone
         self.requests: list[RequestRecord] = []
 
 
@@ -137,5 +133,11 @@ class History:
         self.faults: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         """Calls that were not accepted, by the error's name."""
-        self.steps = 0
         self.began = self.ended = 0
+
+    def forget(self) -> None:
+        """Let go of all records. They name each other, and few of them are left to the garbage collector so."""
+        for record in self.calls:
+            record.requests, record.entry = [], None
+        for records in (self.calls, self.requests, self.audit, self.decisions):
+            records.clear()

@@ -12,8 +12,9 @@ from itertools import count, islice
 from multiprocessing import get_context
 from typing import Any
 
-from asyncdispatch.simulation.checking import Violation, check
+from asyncdispatch.simulation.checking import check
 from asyncdispatch.simulation.history import History
+from asyncdispatch.simulation.rules import Violation
 from asyncdispatch.simulation.scenario import FAULTS, SCENARIOS, TROUBLES, Scenario
 from asyncdispatch.simulation.world import Simulation
 
@@ -99,6 +100,7 @@ def play(name: str, seed: int, calls: int) -> Report:
     outcomes = Counter(record.how or "crashed" for record in history.calls)
     first = [(name, seed, calls, run.violations[0])] if run.violations else []
     report = Report(1, run.calls, virtual, run.cpu, history.faults, outcomes, run.checks, first)
+    history.forget()
     del run, history
     gc.collect()
     return report

@@ -7,7 +7,6 @@ taken back. It decides on what its watch shows, which is one cycle old.
 
 from __future__ import annotations
 
-from collections import deque
 from functools import lru_cache
 from random import Random
 from typing import Any
@@ -17,7 +16,7 @@ from asyncdispatch._observing import Observing
 from asyncdispatch.calls import ObjectRef
 from asyncdispatch.contexts import SchedulingContext
 from asyncdispatch.errors import RefusedError
-from asyncdispatch.simulation.calls import Bind, Evict, Get, Make, Note, SimulatedCall, Status
+from asyncdispatch.simulation.calls import Bind, Evict, Get, Make, Note, Status
 from asyncdispatch.simulation.history import CallRecord, ContextRecord, History, State, Term
 from asyncdispatch.simulation.scenario import Scenario
 from asyncdispatch.simulation.server import Clock, Server
@@ -27,7 +26,6 @@ __all__ = ["Scheduler"]
 
 PRIORITIES = (0, 0, 0, 0, 0, 1, 1_000, 1_000_000, -1_000)
 FLOWS = (*["default"] * 14, "tenant", "audit")
-SCOPE = "cluster"
 LEASE = "scheduler"
 NOBODY: Any = None
 """Contexts are moved through the core alone, so nobody need be asked."""
@@ -80,7 +78,6 @@ class Scheduler:
         self._cycles = 0
         self._contexts: dict[str, tuple[SchedulingContext, ContextRecord]] = {}  # by Pod's name
         self._lease: tuple[SchedulingContext, ContextRecord] | None = None
-        self._recent: deque[CallRecord] = deque(maxlen=64)
 
     # -- leading ------------------------------------------------------------------------------------------------------
 
@@ -125,9 +122,7 @@ class Scheduler:
         self.shell.after(now)
 
     def _end_term(self, record: ContextRecord) -> None:
-        over = record.over
-        assert over is not None  # a lease's context always has an end
-        self.history.terms.append(Term(self.shell.number, record.began, over))
+        self.history.terms.append(Term(self.shell.number, record.began, record.over))
 
     def crashed(self, now: int) -> None:
         """The process is gone, with all that it knew. What it has sent may land yet."""
@@ -165,6 +160,7 @@ class Scheduler:
             if not self._cycles & 15:
                 self._note(now)
             self._second_thoughts(now)
+        shell.after(now)
         if not self.closing or shell.core.admission.depth:
             self.clock.at(now + self._cycle, self._turn)
 
@@ -200,7 +196,6 @@ class Scheduler:
             if "node" not in state[2]:
                 self._queue(ref)  # also for a change of something else, as schedulers do
         self._seen, self._due = self._due, len(changes)
-        self.shell.after(now)
 
     def _end(self, ref: ObjectRef, now: int) -> None:
         """A Pod is gone, and with it what was decided about it."""
@@ -223,7 +218,7 @@ class Scheduler:
         for ref in wanted:
             if ref.name in self._asked:
                 continue
-            read = shell.submit(Get(target=ref, scope=SCOPE, ordered=True), now, heard=True)
+            read = shell.submit(Get(target=ref, ordered=True), now, heard=True)
             if read is None:
                 shell.wanted.append(ref)
             else:
@@ -274,7 +269,7 @@ class Scheduler:
         if found is None:
             return True
         context, record = found
-        fields: dict[str, Any] = {"target": ref, "context": context, "scope": SCOPE}
+        fields: dict[str, Any] = {"target": ref, "context": context}
         if (priority := PRIORITIES[int(random() * len(PRIORITIES))]) != 0:
             fields["priority"] = priority
         if random() < scenario.hurried:
@@ -286,7 +281,7 @@ class Scheduler:
             return True
         if claimed:
             claim = ObjectRef("v1", "PersistentVolumeClaim", "ns", f"claim-{ref.uid}")
-            make = Make(f"claim of {ref.uid}", target=claim, context=context, prerequisite="claim", scope=SCOPE)
+            make = Make(f"claim of {ref.uid}", target=claim, context=context, prerequisite="claim")
             if self.shell.submit(make, now, record) is None:
                 return False
         node = self._nodes[int(random() * scenario.nodes)]
@@ -295,7 +290,7 @@ class Scheduler:
             return False
         if random() < scenario.reads:
             for _ in range(2):
-                self.shell.submit(Get(target=ref, scope=SCOPE, ordered=random() < 0.5), now, heard=True)
+                self.shell.submit(Get(target=ref, ordered=random() < 0.5), now, heard=True)
         return True
 
     def _begin(
@@ -307,7 +302,6 @@ class Scheduler:
         try:
             context = core.begin(NOBODY, ref, state[1], parent, None, requires, now)
         except RefusedError:
-            self.shell.after(now)
             return None
         older = self._contexts.get(ref.name)
         if older is not None:
@@ -325,7 +319,7 @@ class Scheduler:
             names = list(self.view)
             victim, state = self.view[names[int(random() * len(names))]]
             if "node" in state[2]:
-                self.shell.submit(Evict(target=victim, scope=SCOPE, sheddable=random() < 0.3), now)
+                self.shell.submit(Evict(target=victim, sheddable=True) if random() < 0.3 else Evict(target=victim), now)
                 conditions["nominated"] = self._noted
         self.shell.submit(Status(conditions, **fields), now, record)
         if random() < 0.5:
@@ -334,21 +328,18 @@ class Scheduler:
 
     def _note(self, now: int) -> None:
         random, submit, events = self.random.random, self.shell.submit, self._events
-        for _ in range(int(self.scenario.notes * 2 * random())):
+        count, before = len(events), self._noted
+        for number in range(before + 1, before + 1 + int(self.scenario.notes * 2 * random())):
+            self._noted = number
             draw = random()
-            self._noted += 1
-            call: SimulatedCall = Note(
-                self._noted,
-                target=events[int(draw * len(events))],
-                flow=FLOWS[self._noted & 15],
-                priority=0 if draw < 0.9 else PRIORITIES[self._noted % len(PRIORITIES)],
-            )
-            record = submit(call, now)
-            if record is None:
+            priority = 0 if draw < 0.9 else PRIORITIES[number % len(PRIORITIES)]
+            if submit(Note(number, events[int(draw * count)], FLOWS[number & 15], priority), now) is None:
                 return
-            self._recent.append(record)
 
     def _second_thoughts(self, now: int) -> None:
-        """Now and then a call is taken back."""
-        if self._recent and self.random.random() < self.scenario.cancels * 10:
-            self.shell.cancel(self._recent[int(self.random.random() * len(self._recent))], now)
+        """Now and then a call is taken back: one of the newest, if it is its own."""
+        calls = self.history.calls
+        if calls and self.random.random() < self.scenario.cancels * 10:
+            record = calls[-1 - int(self.random.random() * min(len(calls), 64))]
+            if record.replica == self.shell.number:
+                self.shell.cancel(record, now)

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from asyncdispatch.apierrors import ApiError
 from asyncdispatch.calls import ObjectRef
 from asyncdispatch.simulation.calls import SimulatedCall
-from asyncdispatch.simulation.history import History, RequestRecord, State
+from asyncdispatch.simulation.history import NEVER, History, RequestRecord, State
 from asyncdispatch.simulation.scenario import Scenario
 
 __all__ = ["Clock", "Problem", "Sender", "Server"]
@@ -110,8 +110,9 @@ class Server:
         """By object: when the last request that nobody waits for any more will land."""
         self.trouble = ""
         self.trouble_until = 0
+        self._heap, self._number = clock.heap, clock.number
         self._draw = random.random
-        self._audit = history.audit
+        self._append = history.audit.append
         self._latencies = _latencies(scenario.latency)
         self._faults = list(zip(accumulate(scenario.faults.values()), scenario.faults, strict=True))
         self._risk = sum(scenario.faults.values())
@@ -125,18 +126,17 @@ class Server:
             return
         latency = self._latencies[int(draw * LATENCIES)]
         when = now + latency
-        clock = self.clock
         if request.look:
             lands = max(when, self.owed.get(request.call.target.lane, 0))
             when = lands + latency
             self._lands(request, sender, lands, when)
         elif int(draw * 65_536) & 3:
             request.lands = when
-            heappush(clock.heap, (when, clock.number(), sender.served, request))
+            heappush(self._heap, (when, self._number(), sender.served, request))
         else:
             self._lands(request, sender, when - latency // 2, when)
         if when > request.cut_off:
-            clock.at(request.cut_off, sender.cut_off, request)
+            self.clock.at(request.cut_off, sender.cut_off, request)
 
     def latency(self) -> int:
         """Of one request without a fault."""
@@ -187,7 +187,6 @@ class Server:
 
     def _answers(self, request: RequestRecord, sender: Sender, answer: Any, when: int) -> None:
         """It is answered without having been carried out."""
-        request.lands = NEVER
         self.clock.at(when, sender.answered, (request, answer))
         if when > request.cut_off:
             self.clock.at(request.cut_off, sender.cut_off, request)
@@ -219,23 +218,23 @@ class Server:
         target = call.target
         lane = target.lane
         before = self.objects.get(lane)
-        if call.verb == "apply":  # nothing binds it, so nothing can be wrong with it
-            request.landed = now
-            request.before = before
+        if call.verb == "apply":  # nothing binds it, so nothing can be wrong with it; it leaves exactly what it says
             self.revision = revision = self.revision + 1
             uid = f"u{revision}" if before is None else before[0]
-            request.after = self.objects[lane] = (uid, revision, call.fields)
-            self._audit.append(request)
+            request.landed = now
+            request.before = before
+            request.after = self.objects[lane] = uid, revision, call.fields
+            self._append(request)
             return revision
         if (problem := self.refusal(call, before)) is not None:
             if before is None and call.verb == "get":
                 request.landed = now
-                self._audit.append(request)  # that nothing is there was read, too
+                self._append(request)  # that nothing is there was read, too
             return problem
         request.landed = now
         request.before = before
         request.after = after = before if call.verb == "get" else self.change(call, before)
-        self._audit.append(request)
+        self._append(request)
         if call.watched and after is not before:
             self.changes.append((target, after))
             if after is None:
@@ -289,11 +288,10 @@ class Server:
             return True  # of a deletion
         if call.verb == "bind":
             return call.fields["node"]
-        meta = {"name": call.target.name, "namespace": call.target.namespace}
-        return {"metadata": {**meta, "uid": after[0], "resourceVersion": str(after[1])}, "content": after[2]}
+        ref = call.target
+        meta = {"name": ref.name, "namespace": ref.namespace, "uid": after[0], "resourceVersion": str(after[1])}
+        return {"metadata": meta, "content": after[2]}
 
-
-NEVER = -1
 
 _REFUSALS = {
     "throttled": THROTTLED,

@@ -8,21 +8,20 @@ what the core has settled. Workers are not modelled: an attempt is a request and
 from __future__ import annotations
 
 from dataclasses import replace
-from heapq import heappush
 from random import Random
 from typing import Any
 
 from asyncdispatch._core.invariants import check_invariants
 from asyncdispatch._core.parking import Failure, Signal
 from asyncdispatch._core.short import DispatchCore
-from asyncdispatch._core.states import NEVER, SECOND, SUCCEEDED, TERMINAL, Entry
+from asyncdispatch._core.states import SECOND, SUCCEEDED, TERMINAL, Entry
 from asyncdispatch._delays import Delays
 from asyncdispatch._judging import failure_of, refusal_of
 from asyncdispatch.calls import Again, APICall, Attempt, ObjectRef, Unknown
 from asyncdispatch.errors import DispatchError
 from asyncdispatch.outcomes import Overwritten, Skipped
 from asyncdispatch.simulation.calls import Get, SimulatedCall
-from asyncdispatch.simulation.history import CallRecord, ContextRecord, History, RequestRecord, State
+from asyncdispatch.simulation.history import NEVER, CallRecord, ContextRecord, History, RequestRecord, State
 from asyncdispatch.simulation.scenario import Scenario
 from asyncdispatch.simulation.server import TIMED_OUT, Clock, Problem, Server
 
@@ -89,19 +88,19 @@ class Shell:
     def submit(
         self, call: SimulatedCall, now: int, context: ContextRecord | None = None, *, heard: bool = False
     ) -> CallRecord | None:
-        """None if it was refused. `heard`: its outcome is put among those `told`."""
+        """None if it was refused. `heard`: its outcome is put among those `told`.
+
+        `after` has to follow, once for all that is submitted and cancelled in one moment.
+        """
         core = self.core
         try:
-            entry = core.submit_common(call, now)
+            entry = core.submit_common(call, now) if call.common else None
             if entry is None:
                 entry = core.submit_any(call, now)
         except DispatchError as error:
             self.history.refused[type(error).__name__] += 1
-            self.after(now)
             return None
-        record = CallRecord(self.number, entry.ticket, call, now, entry.deadline)
-        entry.waiter = record
-        record.entry = entry
+        record = entry.waiter = CallRecord(self.number, entry.ticket, call, now, entry.deadline, entry)
         if context is not None:
             record.context = context
         if heard:
@@ -109,15 +108,11 @@ class Shell:
         if entry.more is not None and (lead := entry.lead) is not entry:
             record.lead = lead.waiter
         self._calls.append(record)
-        seats = self._seats
-        if core.settled or core.stops or seats.taken < seats.limit or core.deadlines.due < self._armed:
-            self.after(now)
         return record
 
     def cancel(self, record: CallRecord, now: int) -> None:
         """Its caller takes it back."""
         self.core.cancel(record.entry, "no longer wanted", now)
-        self.after(now)
 
     def close(self, how: int, now: int) -> None:
         """The run comes to its end: wait for everything (0), drain (1), or cancel it all (2)."""
@@ -140,9 +135,8 @@ class Shell:
         else:
             call, limit = self.core.executable(entry), self.core.limit(entry)
         cut_off = now + self._attempt_timeout
-        request = RequestRecord(call, record, now, cut_off if cut_off < limit else limit, entry)
+        request = RequestRecord(call, record, now, cut_off if cut_off < limit else limit)
         record.requests.append(request)
-        record.open = request
         self._requests.append(request)
         self._take(request, self, now)
 
@@ -154,10 +148,9 @@ class Shell:
             return
         ref = replace(call.target, uid=None) if call.target.uid is not None else call.target
         cut_off = min(now + self._reconcile_timeout, self.core.limit(entry))
-        request = RequestRecord(Get(target=ref), record, now, cut_off, entry)
+        request = RequestRecord(Get(target=ref), record, now, cut_off)
         request.look = True
         record.requests.append(request)
-        record.open = request
         self._requests.append(request)
         self._take(request, self, now)
 
@@ -166,7 +159,7 @@ class Shell:
     def served(self, request: RequestRecord, now: int) -> None:
         """It is carried out, and answered in the same moment."""
         answer = self._land(request, now)
-        if not request.open or not self.alive or now < self.paused_until or answer.__class__ is Problem or request.look:
+        if request.ended != NEVER or not self.alive or now < self.paused_until or answer.__class__ is Problem:
             self.answered((request, answer), now)
         else:
             self._succeeded(request, answer, now)
@@ -174,7 +167,7 @@ class Shell:
     def answered(self, what: tuple[RequestRecord, Any], now: int) -> None:
         """An answer comes in, maybe for nobody."""
         request, answer = what
-        if not request.open or not self.alive:
+        if request.ended != NEVER or not self.alive:
             return
         if now < self.paused_until:
             self.clock.at(self.paused_until, self.answered, what)
@@ -186,32 +179,27 @@ class Shell:
             self._succeeded(request, answer, now)
 
     def _succeeded(self, request: RequestRecord, value: Any, now: int) -> None:
-        request.open = False
         request.ended = now
-        request.error = ""
-        core, entry = self.core, request.entry
-        follower = core.turn(entry, value, now)
-        if core.quick:
-            record: CallRecord = entry.waiter
-            record.told = now
-            record.tellings += 1
-            record.how = "succeeded"
-            record.value = value
-            if follower is not None:
-                self._send(follower, now)
-            seats = self._seats
-            if seats.taken >= seats.limit and not core.stops:
-                return  # one for one: nothing else can have changed
-        elif follower is not None:
-            self._send(follower, now)
-        self.after(now)
+        core = self.core
+        record: Any = request.record
+        follower = core.turn(record.entry, value, now)
+        if follower is None:
+            core.succeed(record.entry, value, now)
+            self.after(now)
+            return
+        record.told = now
+        record.tellings += 1
+        record.how = "succeeded"
+        record.value = value
+        self._send(follower, now)
+        if self._seats.taken < self._seats.limit:  # else it was one for one, and nothing else can have changed
+            self.after(now)
 
     def _failed(self, request: RequestRecord, problem: Problem, now: int) -> None:
         """The attempt has raised: classify, and report."""
-        request.open = False
         request.ended = now
         request.error = problem.name
-        entry, core = request.entry, self.core
+        entry, core = _entry(request), self.core
         failure = self._failure(entry, request.call, problem, now)
         if problem is TIMED_OUT and now < request.sent + self._attempt_timeout:
             failure = replace(failure, signal=Signal.SILENT)
@@ -226,16 +214,15 @@ class Shell:
         if answer.__class__ is Problem and answer.name != "not found":
             self._failed(request, answer, now)
             return
-        request.open = False
         request.ended = now
-        request.error = ""
-        entry = request.entry
+        entry = _entry(request)
         call: Any = self.core.executable(entry)
         state: State | None = None
         if answer.__class__ is not Problem:
             meta = answer["metadata"]
             state = (meta["uid"], int(meta["resourceVersion"]), answer["content"])
-        self._answer_look(entry, call, call.settled_by(state, entry.more.doubt), now)
+        doubtful = entry.more is not None and entry.more.doubt
+        self._answer_look(entry, call, call.settled_by(state, doubtful), now)
         self.after(now)
 
     def _answer_look(self, entry: Entry, call: APICall[Any], answer: Any, now: int) -> None:
@@ -256,13 +243,13 @@ class Shell:
 
     def cut_off(self, request: RequestRecord, now: int) -> None:
         """The attempt's time is over, unless a later joiner has moved that (law L5)."""
-        if not request.open or request.stopping or not self.alive:
+        if request.ended != NEVER or request.stopping or not self.alive:
             return
         if now < self.paused_until:
             self.clock.at(self.paused_until, self.cut_off, request)
             return
         timeout = self._reconcile_timeout if request.look else self._attempt_timeout
-        cut_off = min(request.sent + timeout, self.core.limit(request.entry))
+        cut_off = min(request.sent + timeout, self.core.limit(_entry(request)))
         if cut_off > now:
             request.cut_off = cut_off
             self.clock.at(cut_off, self.cut_off, request)
@@ -272,52 +259,46 @@ class Shell:
 
     def _stop(self, entry: Entry, now: int) -> None:
         """The core asks an attempt to end. Some do not listen."""
-        request: RequestRecord | None = entry.waiter.open
-        if request is None or not request.open or request.stopping:
+        requests = entry.waiter.requests
+        if not requests or (request := requests[-1]).ended != NEVER or request.stopping:
             return
         request.stopping = True
         stubborn = self.random.random() < self.scenario.stubborn
         self.clock.at(now + (IGNORES_FOR if stubborn else STOPS_WITHIN), self._stopped, request)
 
     def _stopped(self, request: RequestRecord, now: int) -> None:
-        if not request.open or not self.alive:
+        if request.ended != NEVER or not self.alive:
             return
         if now < self.paused_until:
             self.clock.at(self.paused_until, self._stopped, request)
             return
-        request.open = False
         request.ended = now
         request.error = "stopped"
         self.server.abandon(request, now)
-        if self.core.stopped(request.entry, True, now):
-            self._look(request.entry, now)
+        if self.core.stopped(_entry(request), True, now):
+            self._look(_entry(request), now)
         self.after(now)
 
     # -- after each step ----------------------------------------------------------------------------------------------
 
     def after(self, now: int) -> None:
         """Pass on what the core has settled, send what may start, and look again in time."""
-        core = self.core
-        seats, ordering = core.seats, core.ordering
+        core, seats = self.core, self._seats
+        ordering = core.ordering
         while True:
             if core.settled or core.stops:
                 self._empty(now)
-            if not ordering.ready or seats.taken >= seats.limit:
+            if seats.taken >= seats.limit or not ordering.startable:
                 break
             entry = core.next(now)
-            if entry is None:
-                if core.settled or core.stops:
-                    continue
+            if entry is not None:
+                self._send(entry, now)
+            elif not core.settled and not core.stops:
                 break
-            self._send(entry, now)
-        due = core.timers.due
-        if core.deadlines.due < due:
-            due = core.deadlines.due
-        if core.rate is not None:
-            due = core.wake_at(now)
+        due = core.timers.due if core.rate is None else core.wake_at(now)
         if due < self._armed:
             self._armed = due = due if due > now else now
-            heappush(self.clock.heap, (due, self.clock.number(), self._woken, due))
+            self.clock.at(due, self._woken, due)
         self._steps += 1
         if self._steps >= self._check_at:
             self._check_at += self.scenario.check_every
@@ -344,7 +325,16 @@ class Shell:
         core = self.core
         if core.settled:
             for handle in core.settled:
-                self._tell(handle, now)
+                record: CallRecord = handle.waiter
+                record.told = now
+                record.tellings += 1
+                if handle.phase is SUCCEEDED:
+                    record.how = "succeeded"
+                    record.value = handle.value
+                else:
+                    self._tell(record, handle)
+                if record.heard:
+                    self.told.append(record)
             core.settled.clear()
         if core.stops:
             for entry in core.stops:
@@ -354,21 +344,18 @@ class Shell:
             self.wanted.extend(want.ref for want in core.objects.wanted)
             core.objects.wanted.clear()
 
-    def _tell(self, handle: Entry, now: int) -> None:
-        """A caller gets its outcome."""
-        record: CallRecord = handle.waiter
-        record.told = now
-        record.tellings += 1
-        state = handle.state
-        record.how = _WORDS[state]
-        if state is SUCCEEDED:
-            record.value = handle.value
-        else:
-            outcome = handle.settled
-            if outcome is not None:
-                record.ambiguous = outcome.ambiguous
-                record.late = outcome.late
-                if isinstance(outcome, (Overwritten, Skipped)):
-                    record.by = outcome.by
-        if record.heard:
-            self.told.append(record)
+    @staticmethod
+    def _tell(record: CallRecord, handle: Entry) -> None:
+        """Its caller gets another outcome than success."""
+        outcome: Any = handle.settled
+        record.how = _WORDS[handle.state]
+        record.ambiguous = outcome.ambiguous
+        record.late = outcome.late
+        if isinstance(outcome, (Overwritten, Skipped)):
+            record.by = outcome.by
+
+
+def _entry(request: RequestRecord) -> Entry:
+    assert request.record is not None  # a dispatcher's own
+    entry: Entry = request.record.entry
+    return entry

@@ -42,7 +42,7 @@ def _calls(history: History, lane: str) -> Iterator[Line]:
             continue
         name = f"{record.replica}:{record.ticket}"
         yield record.accepted, 1, f"{name} accepted: {record.call.call_type} {record.call.target}{_wish(record)}"
-        if record.context is not None and (over := record.context.over) is not None:
+        if record.context is not None and (over := record.context.over) != NEVER:
             yield over, 2, f"{name}: its context is over"
         for number, request in enumerate(record.requests, start=1):
             yield from _request(f"{name} request {number}", request)

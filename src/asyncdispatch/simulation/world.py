@@ -60,19 +60,16 @@ class Simulation:
 
     def run(self) -> History:
         """Until the scenario's number of calls is accepted and each has its outcome."""
-        self._begin(self.clock.now)
-        calls, clock, history = self.history.calls, self.clock, self.history
-        heap, pop, wanted, steps = clock.heap, heapq.heappop, self.scenario.calls, 0
-        while heap:
-            now, _, act, what = pop(heap)
-            clock.now = now
-            act(what, now)
-            steps += 1
-            if len(calls) >= wanted and not self.closing:
-                self._close()
-            if self.closing and self._quiet():
-                break
-        history.steps = steps
+        clock, history, wanted = self.clock, self.history, self.scenario.calls
+        calls, heap, pop = history.calls, clock.heap, heapq.heappop
+        self._begin(clock.now)
+        while len(calls) < wanted:
+            clock.now, _, act, what = pop(heap)
+            act(what, clock.now)
+        self._close()
+        while heap and not self._quiet():
+            clock.now, _, act, what = pop(heap)
+            act(what, clock.now)
         history.ended = clock.now
         for scheduler in self.schedulers:
             scheduler.ended()
@@ -187,8 +184,7 @@ class Simulation:
 
     def _outside(self, call: SimulatedCall, now: int) -> None:
         """Somebody else writes, past all dispatchers."""
-        request = RequestRecord(call, None, now, now, None)
-        request.open = False
+        request = RequestRecord(call, None, now, now)
         request.ended = now
         answer = self.server.land(request, now)
         request.error = getattr(answer, "name", "")
