@@ -31,6 +31,7 @@ class Closing:
         _now: Callable[[], int]
         _pool: WorkerPool
         _state: str
+        _admitting: asyncio.AbstractEventLoop | None
         _hurried: bool
         _closer: asyncio.Task[DrainReport] | None
 
@@ -94,6 +95,7 @@ class Closing:
         before = self._succeeded
         self._watched = []
         self._state = "draining for good" if drain else f"closed: {reason}"
+        self._admitting = None
         core = self._core
         if drain:
             core.drain(until, began)

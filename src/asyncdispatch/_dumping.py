@@ -121,8 +121,8 @@ def dump(core: Machine, now: int, *, limit: int = 100) -> Json:
         "next": [_call(core, entry, now) for entry in upcoming(core, now, min(limit, MAX_NEXT))],
         "in_flight": _section(flying, limit, lambda e: e.started, lambda e: _flight(core, e, now)),
         "waiting": _section(waiting, limit, lambda e: e.accepted, lambda e: _wait(core, e, now)),
-        "flows": _flows(core, waiting, limit),
-        "types": _types(core, waiting, limit),
+        "flows": _flows(core, waiting, flying, limit),
+        "types": _types(core, waiting, flying, limit),
         "held": _section(core.holds.values(), limit, lambda h: h.since, lambda h: _hold(h, now)),
         "later": _section(core.laters.values(), limit, lambda s: -len(s.members), _later),
         "breakers": _section(
@@ -231,36 +231,40 @@ def _flight(core: Machine, entry: Entry, now: int) -> Json:
 # -- what calls share -------------------------------------------------------------------------------------------------
 
 
-def _flows(core: Machine, waiting: Iterable[Entry], limit: int) -> Json:
+def _flows(core: Machine, waiting: Iterable[Entry], flying: Iterable[Entry], limit: int) -> Json:
     def more(flow: Flow) -> Json:
         quota = core.config.flows.get(flow.name)
         return {"max_queued": flow.max_queued, "weight": 1.0 if quota is None else quota.weight}
 
-    return _shared(core.flows.values(), Counter(entry.flow.name for entry in waiting), limit, more)
+    waits, flies = (Counter(entry.flow.name for entry in entries) for entries in (waiting, flying))
+    return _shared(core.flows.values(), waits, flies, limit, more)
 
 
-def _types(core: Machine, waiting: Iterable[Entry], limit: int) -> Json:
+def _types(core: Machine, waiting: Iterable[Entry], flying: Iterable[Entry], limit: int) -> Json:
     def more(group: Group) -> Json:
         policy = core.config.call_types.get(group.name)
         supersedes = [] if policy is None else [clean(name) for name in policy.supersedes]
         return {"usual_seconds": _seconds(group.usual), "supersedes": supersedes}
 
-    return _shared(core.groups.values(), Counter(entry.group.name for entry in waiting), limit, more)
+    waits, flies = (Counter(entry.group.name for entry in entries) for entries in (waiting, flying))
+    return _shared(core.groups.values(), waits, flies, limit, more)
 
 
-def _shared(known: Iterable[Any], waiting: Counter[str], limit: int, more: Callable[[Any], Json]) -> Json:
+def _shared(
+    known: Iterable[Any], waiting: Counter[str], flying: Counter[str], limit: int, more: Callable[[Any], Json]
+) -> Json:
     """Flows, or call types, that have something waiting or in flight; those for which most wait come first."""
 
     def row(each: Any) -> Json:
         return {
             "name": clean(each.name),
             "waiting": waiting[each.name],
-            "in_flight": each.in_flight,
+            "in_flight": flying[each.name],
             "max_in_flight": each.limit,
             **more(each),
         }
 
-    live = [each for each in known if each.in_flight or waiting[each.name]]
+    live = [each for each in known if flying[each.name] or waiting[each.name]]
     return _section(live, limit, lambda each: (-waiting[each.name], each.name), row)
 
 

@@ -32,6 +32,8 @@ TIMED_OUT = "timed out"
 ASKED_TO_STOP = "asked to stop"
 SHUT_DOWN = "shut down"
 
+_new = object.__new__
+
 YIELD_EVERY = 64
 """A worker whose calls never suspend gives way to the rest of the loop after so many."""
 
@@ -80,9 +82,10 @@ class WorkerPool:
         """Wake, or make, one worker for each call that may start and has none yet."""
         core = self._core
         seats = core.seats
-        wanted = min(seats.limit - seats.taken, core.ordering.ready) - self.waking
-        if wanted <= 0 or not core.can_start(self._dispatcher._now):
+        free = seats.limit - seats.taken - self.waking
+        if free <= 0 or not core.can_start(self._dispatcher._now):
             return
+        wanted = min(free, len(core.ordering) - self.waking)
         while wanted > 0:
             if self._parked:
                 worker = self._parked.pop()
@@ -240,7 +243,15 @@ class WorkerPool:
                     worker.deadline = cut_off
                     if cut_off < dispatcher._armed_at:
                         arm_at(cut_off)
-                    attempt = Attempt(clock, call, current.ticket, current.attempts, cut_off / SECOND, None)
+                    # Made part by part: calling the class costs twice as much.
+                    attempt = _new(Attempt)
+                    attempt._clock = clock
+                    attempt.call = call
+                    attempt.ticket = current.ticket
+                    attempt.number = current.attempts
+                    attempt.deadline = cut_off / SECOND
+                    attempt.last_error = None
+                    attempt.sent = True
                 else:
                     attempt = self._begin(worker, current)
                     call = attempt.call
@@ -277,22 +288,19 @@ class WorkerPool:
                         worker.entry = None
                     entry = None
                     break
-                value, worker.value = worker.value, None
+                value = worker.value
                 ended = tick()
                 if ended - began > threshold:
                     self._blocked(call, began)
                 if disturbed or worker.cause is not None:
                     self._uncancel(worker)
-                if streak >= YIELD_EVERY or not plain:
+                now = ended if same_clock else now_of()
+                entry = turn(current, value, now) if plain and streak < YIELD_EVERY else None
+                if entry is None:
                     worker.entry = None
-                    core.succeed(current, value, now_of())
+                    core.succeed(current, value, now)
                     if dispatcher._on_attempted:
                         dispatcher._observe("attempted", current, attempt.number, None)
-                    entry = None
-                    break
-                entry = turn(current, value, ended if same_clock else now_of())
-                if entry is None or not core.quick:
-                    worker.entry = None
                     break
                 if current.waiter is None and not (streams or rooms or idlers):
                     dispatcher._last_settled = began = ended
@@ -300,7 +308,7 @@ class WorkerPool:
                     dispatcher._settle(current)  # type: ignore[arg-type]  # the core's entries are our handles
                     began = tick()
             # Who looks for work keeps nothing alive.
-            attempt = call = current = steps = waited_for = value = None  # type: ignore[assignment]
+            attempt = call = current = steps = waited_for = value = worker.value = None  # type: ignore[assignment]
 
     def _blocked(self, call: APICall[Any], began: int) -> None:
         self._dispatcher._blocked(call, (monotonic_ns() - began) / SECOND)

@@ -430,25 +430,46 @@ class FunctionCall(APICall[T]):
 
 # A generated __init__ stores all eighteen fields by object.__setattr__, which costs as much as the whole queue. These
 # two store what was given; the rest is read from the class. Subclasses that are dataclasses keep their generated one.
+# Naming the fields that most calls are given saves one of two dictionaries.
 
-_set = object.__setattr__
+_fill: Callable[[Any, dict[str, Any]], None] = vars(APICall)["__dict__"].__set__
+_common = _COMMON.issuperset
+_ABSENT: Any = object()
 
 
 def _init_call(self: APICall[Any], /, **fields: Any) -> None:
-    if fields.keys() <= _COMMON:
+    if _common(fields):
         fields["common"] = self.free
     elif not fields.keys() <= _FIELDS:
         raise TypeError(f"{type(self).__name__} has no field {min(fields.keys() - _FIELDS)!r}")
-    _set(self, "__dict__", fields)
+    _fill(self, fields)
 
 
-def _init_function_call(self: FunctionCall[Any], fn: Any, **fields: Any) -> None:
-    if fields.keys() <= _COMMON:
+def _init_function_call(
+    self: FunctionCall[Any],
+    fn: Any,
+    *,
+    call_type: Any = _ABSENT,
+    target: Any = _ABSENT,
+    priority: Any = _ABSENT,
+    flow: Any = _ABSENT,
+    **others: Any,
+) -> None:
+    fields = {"fn": fn}
+    if call_type is not _ABSENT:
+        fields["call_type"] = call_type
+    if target is not _ABSENT:
+        fields["target"] = target
+    if priority is not _ABSENT:
+        fields["priority"] = priority
+    if flow is not _ABSENT:
+        fields["flow"] = flow
+    if not others:
         fields["common"] = self.free
-    elif not fields.keys() <= _FIELDS:
-        raise TypeError(f"{type(self).__name__} has no field {min(fields.keys() - _FIELDS)!r}")
-    fields["fn"] = fn
-    _set(self, "__dict__", fields)
+        _fill(self, fields)
+    else:
+        _init_call(self, **others)
+        self.__dict__.update(fields)
 
 
 if not TYPE_CHECKING:

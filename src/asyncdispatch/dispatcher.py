@@ -14,6 +14,7 @@ import functools
 import logging
 import random
 import time
+from asyncio import _get_running_loop
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -61,7 +62,6 @@ log = logging.getLogger("asyncdispatch")
 
 NOT_ENTERED = "not entered yet: use `async with Dispatcher() as dispatcher`"
 
-ASYNC = Mode.ASYNC
 
 OBSERVER_METHODS = ("entered", "accepted", "started", "attempted", "retried", "settled", "mode_changed")
 
@@ -110,6 +110,7 @@ class Dispatcher(Closing, Observing):
         self._inbox_called = False
         self._completions = Completions()
         self._loop: asyncio.AbstractEventLoop
+        self._admitting: asyncio.AbstractEventLoop | None = None  # in which any call is dispatched, without a look
         self._now: Callable[[], int] = int  # the loop's clock in nanoseconds, once there is a loop
         self._pool: WorkerPool
         self._state = NOT_ENTERED
@@ -140,6 +141,7 @@ class Dispatcher(Closing, Observing):
         self._mode_event = asyncio.Event()
         self._pool = WorkerPool(self)
         self._state = ""
+        self._set_admitting()
         self._observe("entered", self)
         return self
 
@@ -160,12 +162,8 @@ class Dispatcher(Closing, Observing):
         rollout), `DispatcherClosed`, `MergeFailed`, or `ConfigurationError` for a call that can't be meant. A refused
         call leaves no trace.
         """
-        if self._mode is not ASYNC:
-            raise AsyncDisabled(f"mode is {self._mode.value}: use dispatch or run, which know how to wait")
-        if self._admits is not None and self._outside(call):
-            raise AsyncDisabled("outside of the rollout (see rollout.explain): use dispatch or run")
-        if self._state or asyncio._get_running_loop() is not self._loop:
-            self._check_loop()
+        if _get_running_loop() is not self._admitting:
+            self._check_admits(call)
         core, pool = self._core, self._pool
         handle: CallHandle[T] | None = core.submit_common(call, self._now())  # type: ignore[assignment]
         if handle is None:
@@ -174,9 +172,22 @@ class Dispatcher(Closing, Observing):
             self._observe("accepted", handle)
         if core.seats.taken + pool.waking < core.seats.limit:
             pool.kick()
-        if core.deadlines.due < self._armed_at:
+        if core.timers.due < self._armed_at:
             self._arm()
         return handle
+
+    def _check_admits(self, call: APICall[Any]) -> None:
+        """Raises what `submit` does for a call that may not be dispatched now, or not here."""
+        if self._mode is not Mode.ASYNC:
+            raise AsyncDisabled(f"mode is {self._mode.value}: use dispatch or run, which know how to wait")
+        if self._admits is not None and self._outside(call):
+            raise AsyncDisabled("outside of the rollout (see rollout.explain): use dispatch or run")
+        self._check_loop()
+
+    def _set_admitting(self) -> None:
+        """After each change of what `_check_admits` looks at."""
+        every = self._mode is Mode.ASYNC and self._admits is None and not self._state
+        self._admitting = self._loop if every else None
 
     def _submit(self, call: APICall[T], since: int | None) -> CallHandle[T]:
         self._check_loop()
@@ -384,7 +395,7 @@ class Dispatcher(Closing, Observing):
     def _succeeded(self) -> int:
         """How many calls have succeeded: all that were accepted, but those without an outcome or with another."""
         core = self._core
-        return core.tickets - core.admission.depth - core.admission.joined - sum(self._outcomes.values())
+        return core.admission.tickets - core.admission.depth - core.admission.joined - sum(self._outcomes.values())
 
     @property
     def pressure(self) -> Pressure:
@@ -414,6 +425,7 @@ class Dispatcher(Closing, Observing):
         old, self._mode = self._mode, mode
         if mode is old:
             return
+        self._set_admitting()
         log.info("mode %s -> %s: %s", old.value, mode.value, reason, extra={"mode": mode.value, "reason": reason})
         if self.metrics is not None:
             self.metrics.mode_changed(mode)
@@ -460,10 +472,9 @@ class Dispatcher(Closing, Observing):
                 self._settle(handle)  # type: ignore[arg-type]  # the core's entries are our handles
         if core.stops or core.objects.wanted:
             self._pass_on()
-        if core.seats.taken + self._pool.waking < core.seats.limit and core.ordering.ready:
+        if core.seats.taken + self._pool.waking < core.seats.limit:
             self._pool.kick()
-        armed_at = self._armed_at
-        if core.deadlines.due < armed_at or core.timers.due < armed_at:
+        if core.timers.due < self._armed_at:
             self._arm()
 
     def _pass_on(self) -> None:

@@ -117,9 +117,13 @@ def take_statistics(
     by_level: dict[str, int] = {}
     by_flow: dict[str, int] = {}
     by_type: dict[str, int] = {}
+    flying_by_flow: dict[str, int] = {}
+    flying_by_type: dict[str, int] = {}
     oldest = now
     for entry in core.executions():
         if entry.phase.flying:
+            _count(flying_by_flow, entry.flow.name)
+            _count(flying_by_type, entry.group.name)
             continue
         _count(states, entry.phase.value)
         _count(by_level, names[entry.level])
@@ -137,14 +141,14 @@ def take_statistics(
         waiting_by_level=MappingProxyType(by_level),
         waiting_by_flow=MappingProxyType(by_flow),
         waiting_by_type=MappingProxyType(by_type),
-        in_flight_by_flow=MappingProxyType({f.name: f.in_flight for f in core.flows.values() if f.in_flight}),
-        in_flight_by_type=MappingProxyType({g.name: g.in_flight for g in core.groups.values() if g.in_flight}),
+        in_flight_by_flow=MappingProxyType(flying_by_flow),
+        in_flight_by_type=MappingProxyType(flying_by_type),
         oldest_wait=(now - oldest) / SECOND if states else None,
         last_completion_age=None if last_settled is None else (now - last_settled) / SECOND,
         outcomes=MappingProxyType({state.value: count for state, count in outcomes.items()}),
-        accepted=core.tickets,
+        accepted=core.admission.tickets,
         refused=totals.refused,
-        joined_total=core.joins,
+        joined_total=core.admission.joins,
         merged_total=core.merges,
         attempts=attempts,
         retried=retried,

@@ -271,7 +271,7 @@ def test_pressure_is_what_its_words_say(reserve: float) -> None:
             elif admission.depth < goal or not random.randrange(4):
                 admission.entered(flow)
             elif admission.depth:
-                admission.left(flow, 0)
+                admission.left(flow)
             share = admission.depth / ordinary
             if share >= 1 or (words is Pressure.FULL and share > Fraction(9, 10)):
                 words = Pressure.FULL
@@ -286,46 +286,57 @@ def test_pressure_is_what_its_words_say(reserve: float) -> None:
 
 
 def test_the_drain_rate_is_what_was_settled_in_a_second() -> None:
-    """Nothing at first; while no second is over, what was counted so far; then the first second as it was."""
+    """Nothing at first; while no second is over, what was settled so far; then the first second as it was."""
     rate = DrainRate()
-    assert rate.per_second(START) == 0.0
-    rate.count += 30
-    assert rate.per_second(START + SECOND - 1) == 30.0
-    rate.count += 10
-    assert rate.per_second(START + SECOND) == 40.0
-
-
-def test_what_ends_as_a_second_begins_counts_in_that_second() -> None:
-    """To the nanosecond: whoever asks then is told of the second that is over."""
-    admission, flow = settling(0.0, 3), Flow("f", FlowQuota())
-    admission.left(flow, START)
-    admission.left(flow, START)
-    admission.left(flow, START + SECOND)
-    assert admission.drain.per_second(START + SECOND) == 2.0
+    assert rate.per_second(7, START) == 0.0
+    assert rate.per_second(37, START + SECOND - 1) == 30.0
+    assert rate.per_second(47, START + SECOND) == 40.0
 
 
 def test_the_drain_rate_follows_over_ten_seconds() -> None:
-    """A second counts for a tenth, ten seconds or more for all; between two looks nothing changes."""
+    """A second counts for a tenth; between two looks nothing changes."""
     rate = DrainRate()
-    rate.per_second(START)
-    rate.count += 40
-    rate.per_second(START + SECOND)
-    rate.count += 50
-    assert rate.per_second(START + 2 * SECOND - 1) == 40.0
-    assert rate.per_second(START + 2 * SECOND) == pytest.approx(41.0)
-    rate.count += 100
-    assert rate.per_second(START + 7 * SECOND) == pytest.approx(30.5), "half of it: twenty a second"
-    rate.count += 60
-    assert rate.per_second(START + 27 * SECOND) == pytest.approx(3.0)
+    rate.per_second(0, START)
+    rate.per_second(40, START + SECOND)
+    assert rate.per_second(90, START + 2 * SECOND - 1) == 40.0
+    assert rate.per_second(90, START + 2 * SECOND) == pytest.approx(41.0)
+    assert rate.per_second(190, START + 7 * SECOND) == pytest.approx(30.5), "half of it: twenty a second"
+    assert rate.per_second(190, START + 17 * SECOND - 1) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_drain_rate_of_long_ago_is_forgotten() -> None:
+    """A night without calls is no slow server: who is refused in the morning is not told to wait for half a minute."""
+    rate = DrainRate()
+    rate.per_second(0, START)
+    assert rate.per_second(40, START + SECOND) == 40.0
+    assert rate.per_second(50, START + 11 * SECOND) == 0.0
+    assert rate.per_second(80, START + 12 * SECOND) == 30.0
+
+
+def test_places_that_come_free_are_known_without_counting_them() -> None:
+    """All that were accepted, but joiners, which take no place, and those that have no outcome."""
+    core = Driver(DispatcherConfig(max_in_flight=8))
+    core.submit(target=pod("first"))
+    for number in range(8):
+        core.submit(target=pod(str(number)), idempotency_key="k" if number > 5 else None)
+    core.submit(target=pod("7"), idempotency_key="k")
+    for _ in range(4):
+        started = core.start()
+        assert started is not None
+        core.succeed(started)
+    admission = core.core.admission
+    assert (admission.tickets, admission.joins, admission.depth) == (10, 1, 5)
+    assert admission.drained_per_second(core.now) == 4.0
+    core.finish()
 
 
 def settling(rate: float, depth: int, **fields: Any) -> Admission:
     """So many calls are accepted; so many have ended in each of the last four seconds, up to START + 4 s."""
     admission = Admission(DispatcherConfig(**{"capacity": 100, "reserve": 0.0, **fields}), 1)
-    admission.drain.roll(START)
-    admission.drain.count = round(rate * 4)
+    admission.drained_per_second(START)
     for _ in range(depth):
         admission.entered(Flow("f", FlowQuota()))
+    admission.tickets = depth + round(rate * 4)
     return admission
 
 

@@ -204,7 +204,7 @@ class Play:
         self.random.choices(list(weights), list(weights.values()))[0]()
         assert self.ordering.pick() is self.next()
         assert self.ordering.startable == bool(self.startable())
-        assert self.ordering.ready == len(self.waiting)
+        assert len(self.ordering) == len(self.waiting)
         assert {e.ticket for e in self.ordering.entries()} == {e.ticket for e in self.waiting}
         assert len(list(self.ordering.entries())) == len(self.waiting)
 
@@ -294,7 +294,7 @@ def test_common_calls_take_the_short_way(flows: str, levels: tuple[int, ...]) ->
         assert ordering.take_common(START + 1) is None, "there is just no time enough"
         assert ordering.take_common(START) is expected
     assert ordering.take_common(START) is None
-    assert ordering.ready == 0
+    assert len(ordering) == 0
     assert served == sorted(served, reverse=True)
 
 
@@ -315,5 +315,5 @@ def test_the_dense_lists_say_what_plain_lists_say(seed: int) -> None:
             group.in_flight = 0
             play.ordering.refresh_group(group)
         play.start()
-    assert not play.ordering.ready
+    assert not len(play.ordering)
     assert not any(flow.queues for flow in play.flows.values())

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 from kubernetes_asyncio import client
@@ -216,8 +217,8 @@ async def test_a_repetition_that_is_not_let_in_leaves_the_first_in_doubt(method)
     pod = {**new_pod(), "metadata": {"name": "p", "namespace": "ns", "uid": "u", "resourceVersion": "1"}}
     async with client.ApiClient(client.Configuration(host=url)) as api, Dispatcher() as dispatcher:
         cluster = Cluster(api)
-        call = cluster.delete(pod, timeout=5.0) if method == "DELETE" else cluster.replace(pod, timeout=5.0)
-        outcome = await dispatcher.submit(call).outcome()
+        ask: Any = cluster.delete if method == "DELETE" else cluster.replace
+        outcome = await dispatcher.submit(ask(pod, timeout=5.0)).outcome()
     assert requests == 1
     assert isinstance(outcome, Expired)
     assert outcome.ambiguous

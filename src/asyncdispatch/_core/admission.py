@@ -28,30 +28,28 @@ class Pressure(enum.Enum):
 
 
 class DrainRate:
-    """Handles settled per second, smoothed over about ten seconds: `retry_after` and "too late" are guessed from it."""
+    """Places that come free per second, smoothed over ten: `retry_after` and "too late" are guessed from it.
 
-    __slots__ = ("_rate", "_since", "count", "roll_at")
+    Nothing is counted for it call by call: it has to be asked now and then, and knows nothing if not for ten seconds.
+    """
+
+    __slots__ = ("_rate", "_seen", "_since")
 
     def __init__(self) -> None:
-        self._since = 0
         self._rate = 0.0
-        self.count = 0  # settled since the last roll
-        self.roll_at = 0
+        self._since = self._seen = 0
 
-    def per_second(self, now: int) -> float:
-        """0.0 while nothing was ever settled."""
-        if now >= self.roll_at:
-            self.roll(now)
-        return self._rate or float(self.count)
-
-    def roll(self, now: int) -> None:
-        """A second or more is over: take what was counted into the average."""
+    def per_second(self, settled: int, now: int) -> float:
+        """`settled`: how many have come free so far. 0.0 while it is not known that any have."""
         seconds = (now - self._since) / SECOND
-        if self._since:
-            share = min(1.0, seconds / 10.0) if self._rate else 1.0
-            self._rate += share * (self.count / seconds - self._rate)
-        self._since, self.count = now, 0
-        self.roll_at = now + SECOND
+        if seconds >= 1.0:
+            if seconds < 10.0:
+                share = seconds / 10.0 if self._rate else 1.0
+                self._rate += share * ((settled - self._seen) / seconds - self._rate)
+            else:
+                self._rate = 0.0
+            self._since, self._seen = now, settled
+        return self._rate or float(settled - self._seen)
 
 
 class Sheddables:
@@ -104,9 +102,11 @@ class Admission:
         "down",
         "drain",
         "joined",
+        "joins",
         "ordinary",
         "pressure",
         "sheddables",
+        "tickets",
         "total",
         "up",
     )
@@ -116,8 +116,10 @@ class Admission:
         self._reserve = int(config.capacity * config.reserve)
         self.ordinary = config.capacity - self._reserve
         self._max_joined = config.max_joined
+        self.tickets = 0  # how many calls were accepted
+        self.joins = 0  # how many of them joined another
         self.depth = 0  # handles without an outcome, joiners aside
-        self.joined = 0
+        self.joined = 0  # joiners without an outcome
         self.drain = DrainRate()
         self.sheddables = Sheddables(levels)
         self.pressure = Pressure.OK
@@ -151,13 +153,17 @@ class Admission:
     def refuse_object(self, now: int, depth: int, capacity: int) -> Backpressure:
         return Backpressure(self._retry_after(now, 1), depth, capacity, "object")
 
+    def drained_per_second(self, now: int) -> float:
+        """How fast places come free. Ask now and then, so that it is known when it is needed."""
+        return self.drain.per_second(self.tickets - self.joins - self.depth, now)
+
     def _expected_wait(self, now: int) -> int:
-        rate = self.drain.per_second(now)
+        rate = self.drained_per_second(now)
         return int(self.depth / rate * SECOND) if rate else 0
 
     def _retry_after(self, now: int, places: int) -> float:
         """Until so many places, and a tenth of the capacity for all who ask meanwhile, will have come free."""
-        rate = self.drain.per_second(now)
+        rate = self.drained_per_second(now)
         return min(30.0, max(0.05, (places + self.total * 0.1) / rate)) if rate else 1.0
 
     # -- counting -----------------------------------------------------------------------------------------------
@@ -168,13 +174,9 @@ class Admission:
         if self.depth >= self.up:
             self.aim()
 
-    def left(self, flow: Flow, now: int) -> None:
+    def left(self, flow: Flow) -> None:
         flow.accepted -= flow.max_queued is not None
         self.depth -= 1
-        drain = self.drain
-        if now >= drain.roll_at:
-            drain.roll(now)
-        drain.count += 1
         if self.depth <= self.down:
             self.aim()
 

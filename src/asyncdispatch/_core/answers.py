@@ -42,7 +42,7 @@ class Answers(Knowing):
 
     def succeed(self, entry: Entry, value: Any, now: int, *, found: bool = False) -> None:
         """The attempt in flight has succeeded with `value`; or a reconcile has `found` that an earlier one has."""
-        if now >= self.timers.due or now >= self.deadlines.due:
+        if now >= self.timers.due:
             self.tick(now)
         seats = self.seats
         if seats.taken >= seats.limit:

@@ -91,7 +91,7 @@ class Endings(Executions):
         if more is not None and more.lead is not None:
             self.admission.joined -= 1
         else:
-            self.admission.left(handle.flow, now)
+            self.admission.left(handle.flow)
         self.settled.append(handle)
         if more is not None:
             self._untie(handle, kind, result)
@@ -246,10 +246,11 @@ class Endings(Executions):
 
     def tick(self, now: int) -> None:
         """All that is due: timers, then deadlines, then what those have made due."""
-        while now >= self.timers.due or now >= self.deadlines.due:
-            while (action := self.timers.pop(now)) is not None:
+        timers = self.timers
+        while now >= timers.due:
+            while (action := timers.pop(now)) is not None:
                 action[0](action[1], now)
-            while handles := self.deadlines.pop(now):
+            while handles := timers.deadlines.pop(now):
                 for handle in handles:
                     if not handle.leaves:
                         self._depart(handle, now, Expired, handle.lead.where)

@@ -18,7 +18,7 @@ from asyncdispatch._core.parking import Breakers, Budget, Hold, LaterScope
 from asyncdispatch._core.rate import TokenBucket
 from asyncdispatch._core.seats import Flow, TotalSeats
 from asyncdispatch._core.states import DELAYED, LINE, NEVER, QUEUED, READ, REQUIREMENTS, SECOND, CallState, Entry
-from asyncdispatch._core.timers import Deadlines, Timers
+from asyncdispatch._core.timers import Timers
 from asyncdispatch.calls import APICall
 from asyncdispatch.config import CallTypePolicy, DispatcherConfig, FlowQuota
 
@@ -78,7 +78,7 @@ class Executions:
         self.epochs = Epochs()
         self.objects = Objects(config.max_unobserved, nanoseconds(config.unobserved_age))
         self.timers = Timers()
-        self.deadlines = Deadlines()
+        self.deadlines = self.timers.deadlines
         self.dependents: dict[str, dict[int, Entry]] = {}
         self.flows: dict[str, Flow] = {}
         self.groups: dict[str, Group] = {}
@@ -87,7 +87,6 @@ class Executions:
         self.calm = False  # nothing holds calls back, and nothing is to be earned: see `_calm`
         self._calm()
         self.stale = 0  # late successes that reached nobody
-        self.joins = 0
         self.merges = 0
         self.remembered = 0  # answered from the memory of succeeded keys
         self._requirements: list[tuple[Epoch, str, BaseException | bool | None]] = []
@@ -350,15 +349,16 @@ class Executions:
     def _give_seat(self, entry: Entry) -> None:
         flow, group = entry.flow, entry.group
         self.seats.taken -= 1
-        flow.in_flight -= 1
         # However a probe ends, by now it has said what it had to say, and nobody waits for it any more (law L19).
         probed = bool(self.breakers.table) and self.breakers.landed(flow.name, group.name, entry)
-        if probed or (flow.limit is not None and not flow.full):
+        if flow.limit is not None:
+            flow.in_flight -= 1
+        if probed or flow.limit is not None:
             self._unblock(flow)
-        group.in_flight -= 1
         if group.tally is not None:
             group.tally.seated += entry.started
-        if group.limit is not None and not group.full:
+        if group.limit is not None:
+            group.in_flight -= 1
             self.ordering.refresh_group(group)
 
     def _calm(self) -> None:

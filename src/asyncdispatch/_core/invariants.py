@@ -79,12 +79,14 @@ def _seats(core: Machine, entries: list[Entry], now: int) -> None:
     _require(core.seats.taken == len(flying), "L3", f"{core.seats.taken} seats taken, {len(flying)} in flight")
     for flow in core.flows.values():
         count = sum(entry.flow is flow for entry in flying)
-        _require(flow.in_flight == count, "L3", f"flow {flow.name} counts {flow.in_flight}, has {count} in flight")
-        _require(flow.limit is None or count <= flow.limit, "L3", f"flow {flow.name} is over its seats")
+        if flow.limit is not None:
+            _require(flow.in_flight == count, "L3", f"flow {flow.name} counts {flow.in_flight}, has {count} in flight")
+            _require(count <= flow.limit, "L3", f"flow {flow.name} is over its seats")
     for group in core.groups.values():
         count = sum(entry.group is group for entry in flying)
-        _require(group.in_flight == count, "L3", f"type {group.name} counts {group.in_flight}, has {count} in flight")
-        _require(group.limit is None or count <= group.limit, "L3", f"type {group.name} is over its seats")
+        if group.limit is not None:
+            _require(group.in_flight == count, "L3", f"type {group.name} counts {group.in_flight}, has {count}")
+            _require(count <= group.limit, "L3", f"type {group.name} is over its seats")
 
 
 def _capacity(core: Machine, entries: list[Entry], now: int) -> None:
@@ -124,7 +126,7 @@ def _limits(core: Machine, entries: list[Entry], now: int) -> None:
 def _order(core: Machine, entries: list[Entry], now: int) -> None:
     queued = [entry for entry in entries if entry.phase is QUEUED]
     standing = {entry.ticket: entry for entry in core.ordering.entries()}
-    _require(len(standing) == len(queued) == core.ordering.ready, "L6", "queued calls and the queues disagree")
+    _require(len(standing) == len(queued) == len(core.ordering), "L6", "queued calls and the queues disagree")
     for entry in queued:
         _require(entry.ticket in standing, "L6", "queued, but in no queue", entry)
         at = entry.at

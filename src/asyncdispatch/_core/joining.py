@@ -8,6 +8,7 @@ from asyncdispatch._core.answers import Answers
 from asyncdispatch._core.executions import nanoseconds
 from asyncdispatch._core.lanes import Lane, mergeable, merged
 from asyncdispatch._core.states import BACKOFF, DELAYED, HELD, JOINED, LINE, READ, REQUIREMENTS, Entry, place_of
+from asyncdispatch._core.timers import BUCKET_BITS
 from asyncdispatch.outcomes import Expired, Overwritten
 
 if TYPE_CHECKING:
@@ -19,13 +20,14 @@ if TYPE_CHECKING:
 class Joining(Answers):
     """Handles, and the ways in which a new call shares another's execution or takes it over."""
 
-    tickets = 0  # how many calls were accepted
     _since = 0  # from when the time-out of the call that is being submitted counts
 
     def _make(self, call: APICall[Any], epoch: Epoch | None, flow: Flow, now: int) -> Entry:
-        self.tickets = ticket = self.tickets + 1
-        timeout = call.timeout
+        timeout, admission = call.timeout, self.admission
         deadline = self._since + (self._timeout if timeout is None else nanoseconds(timeout))
+        if deadline >> BUCKET_BITS not in self.deadlines.buckets:  # often enough to ask
+            admission.drained_per_second(now)
+        admission.tickets = ticket = admission.tickets + 1
         group = self._group(call.call_type)
         priority = call.priority
         level = self._level_of_zero if priority == 0 else self.level_of(priority)
@@ -68,7 +70,7 @@ class Joining(Answers):
             more.handles = [lead]
         more.handles.append(handle)
         self.admission.joined += 1
-        self.joins += 1
+        self.admission.joins += 1
         self.admission.sheddables.remove(lead)
         self.deadlines.add(handle)
         self._tie(handle, epoch)

@@ -35,7 +35,7 @@ class Machine(Joining):
         `since`: from when its time-out counts, if that is before now.
         """
         self._since = now if since is None else since
-        if now >= self.timers.due or now >= self.deadlines.due:
+        if now >= self.timers.due:
             self.tick(now)
         if self.closed is not None:
             raise DispatcherClosed(self.closed)
@@ -179,7 +179,7 @@ class Machine(Joining):
 
         Time is looked at first: after a stalled loop nothing starts that should have ended meanwhile (law L5).
         """
-        if now >= self.timers.due or now >= self.deadlines.due:
+        if now >= self.timers.due:
             self.tick(now)
         seats = self.seats
         while seats.taken < seats.limit:
@@ -233,7 +233,7 @@ class Machine(Joining):
         remaining = max((handle.deadline for handle in self.living(entry)), default=0) - now
         waited = now - (entry.accepted >> PLACE_SHIFT)
         usual = entry.group.usual
-        if self.ordering.ready < 2 or remaining >= usual + usual // 4 or remaining * 16 >= waited:
+        if remaining >= usual + usual // 4 or remaining * 16 >= waited or len(self.ordering) < 2:
             return False
         self._conclude(entry, now, Expired, "queued")
         self._after(now)
@@ -248,17 +248,19 @@ class Machine(Joining):
             entry.attempts += 1
         flow, group = entry.flow, entry.group
         self.seats.taken += 1
-        flow.in_flight += 1
-        if flow.limit is not None and flow.full:
-            for queue in flow.queues:
-                self.ordering.refresh(queue, True)
-        group.in_flight += 1
+        if flow.limit is not None:
+            flow.in_flight += 1
+            if flow.full:
+                for queue in flow.queues:
+                    self.ordering.refresh(queue, True)
         if (tally := group.tally) is not None:
             tally.seated -= now
             if entry.attempts == 1 and (more is None or not more.reconciling):
                 tally.waited(entry, now)
-        if group.limit is not None and group.full:
-            self.ordering.refresh_group(group)
+        if group.limit is not None:
+            group.in_flight += 1
+            if group.full:
+                self.ordering.refresh_group(group)
         if self.rate is not None:
             self.rate.take(now)
         if self.breakers.table:
@@ -281,8 +283,8 @@ class Machine(Joining):
 
     def wake_at(self, now: int) -> int:
         """When to look again if nothing is reported before; `NEVER` if there is nothing to look for."""
-        when = min(self.timers.due, self.deadlines.due)
-        if self.rate is not None and self.ordering.ready and self.seats.taken < self.seats.limit:
+        when = self.timers.due
+        if self.rate is not None and len(self.ordering) and self.seats.taken < self.seats.limit:
             free_at = self.rate.free_at(now)
             if free_at > now:
                 when = min(when, free_at)

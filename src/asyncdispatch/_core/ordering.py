@@ -39,7 +39,7 @@ class Older:
 class FlowQueue:
     """The ready calls of one flow in one band. An entry stands here while its `at` says so (lazy deletion)."""
 
-    __slots__ = ("band", "blocked", "fifo", "flow", "free", "heap", "last", "live", "older", "slot", "tag", "turned")
+    __slots__ = ("band", "blocked", "dead", "fifo", "flow", "free", "heap", "last", "older", "slot", "tag", "turned")
 
     def __init__(self, band: Band, flow: Flow, blocked: bool) -> None:
         self.band = band
@@ -49,23 +49,30 @@ class FlowQueue:
         self.heap: list[tuple[int, int, Entry]] = []  # those whose place is older than the last one's
         self.older = Older(self)
         self.last = -1  # rank of the last entry appended
-        self.live = 0
+        self.dead = 0  # what stands in the two and is not valid there any more
         self.slot = len(band.queues)
         self.tag = band.service + flow.increment
         self.turned = False  # alone in its band and one whole turn ahead: its tag may stand still
         self.blocked = blocked  # its flow is full, or a breaker holds it
+
+    @property
+    def live(self) -> int:
+        """How many calls stand here."""
+        return len(self.fifo) + len(self.heap) - self.dead
 
     def head(self) -> Entry | None:
         """The oldest live entry; dead ones before it are dropped."""
         fifo, heap = self.fifo, self.heap
         while fifo and fifo[0].at is not self:
             fifo.popleft()
+            self.dead -= 1
         if not fifo:
             self.last = -1
         if not heap:
             return fifo[0] if fifo else None
         while heap and heap[0][2].at is not self.older:  # one that has a better rank now stands before this, too
             heappop(heap)
+            self.dead -= 1
         if heap and (not fifo or heap[0][0] < fifo[0].rank):
             return heap[0][2]
         return fifo[0] if fifo else None
@@ -81,8 +88,9 @@ class FlowQueue:
 
     def compact(self) -> None:
         """Drop dead entries once they are more than the live ones (half of the memory at most, P7)."""
-        if len(self.fifo) + len(self.heap) <= 2 * self.live + 8:
+        if self.dead <= self.live + 8:
             return
+        self.dead = 0
         self.fifo = deque(entry for entry in self.fifo if entry.at is self)
         heap = self.heap
         heap[:] = [item for item in heap if item[2].at is self.older and item[2].rank == item[0]]
@@ -116,7 +124,7 @@ class Group:
     def __init__(self, name: str, limit: int | None, levels: int, tally: Tally | None = None) -> None:
         self.name = name
         self.limit = limit
-        self.in_flight = 0
+        self.in_flight = 0  # counted only under a limit
         self.usual = 0  # ns that an attempt usually takes, smoothed over about eight
         self.bands: list[Band | None] = [None] * levels
         self.tally = tally  # what is counted of it; None unless somebody measures
@@ -129,14 +137,17 @@ class Group:
 class Ordering:
     """All bands. `pick` is the only question; `push`, `remove`, `take` and the two `refresh` keep the answer right."""
 
-    __slots__ = ("_aging", "_bands", "_keys", "_levels", "ready")
+    __slots__ = ("_aging", "_bands", "_keys", "_levels")
 
     def __init__(self, levels: int, aging: int) -> None:
         self._levels = levels
         self._aging = aging
         self._bands: list[Band] = []
         self._keys: list[int] = []
-        self.ready = 0
+
+    def __len__(self) -> int:
+        """How many calls are ready. Looks at every flow that has one."""
+        return sum(queue.live for band in self._bands for queue in band.queues)
 
     def key_of(self, level: int, place: int) -> int:
         """The static key of a rank: smaller starts first."""
@@ -162,8 +173,6 @@ class Ordering:
         else:
             heappush(queue.heap, (rank, entry.ticket, entry))
             entry.at = queue.older
-        queue.live += 1
-        self.ready += 1
         if not queue.blocked and rank < band.heads[queue.slot]:
             band.heads[queue.slot] = rank
             self._rekey(band)
@@ -174,8 +183,7 @@ class Ordering:
         queue = at.queue if isinstance(at, Older) else at
         assert queue is not None
         entry.at = None
-        queue.live -= 1
-        self.ready -= 1
+        queue.dead += 1
         if not queue.live:
             self._leave(queue)
         else:
@@ -209,8 +217,7 @@ class Ordering:
         queue = at.queue if isinstance(at, Older) else at
         assert queue is not None
         band = queue.band
-        queue.live -= 1
-        self.ready -= 1
+        queue.dead += 1
         band.service = max(band.service, queue.tag)
         queue.tag += queue.flow.increment
         if not queue.live:
@@ -235,22 +242,21 @@ class Ordering:
             queue = queues[tags.index(min(tags))]
         else:
             return None
-        fifo = queue.fifo
         if queue.heap:
             return None
+        fifo = queue.fifo
         entry = fifo[0]
-        if not entry.common or entry.more is not None or entry.deadline - now <= 2 * band.group.usual:
+        if not entry.common or entry.deadline - now <= 2 * band.group.usual:
             return None
-        if queue.live == 1:
+        try:
+            second = fifo[1]
+        except IndexError:  # it is the last
             self.take(entry)
             return entry
-        second = fifo[1]
         if second.at is not queue:
             return None
         fifo.popleft()
         entry.at = None
-        queue.live -= 1
-        self.ready -= 1
         rank = second.rank
         if queue.turned:  # who is alone takes turns with nobody, and all its starts leave it one turn ahead
             band.heads[0] = rank

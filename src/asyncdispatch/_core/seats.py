@@ -60,7 +60,7 @@ class Flow:
         self.free = quota.max_in_flight is None and quota.max_queued is None  # no quota to look at
         self.increment = round(TAG_UNIT / quota.weight)
         self.accepted = 0  # handles without an outcome, joiners aside; counted only under a `max_queued`
-        self.in_flight = 0
+        self.in_flight = 0  # counted only under a `max_in_flight`
         self.queues: list[FlowQueue] = []  # where it has calls ready
 
     @property

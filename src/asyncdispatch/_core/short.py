@@ -42,9 +42,6 @@ assert allowed(ACCEPTED, QUEUED, IN_FLIGHT, SUCCEEDED)
 class DispatchCore(Machine):
     """The machine with its short ways."""
 
-    quick = False
-    """The last `turn` took the short way: it has settled its own call, told nobody, and nothing else came of it."""
-
     def submit(self, call: APICall[Any], now: int, since: int | None = None) -> Entry:
         entry = self.submit_common(call, now) if since is None else None
         return self.submit_any(call, now, since) if entry is None else entry
@@ -75,7 +72,6 @@ class DispatchCore(Machine):
         if (
             not free
             or not self.calm
-            or now >= deadlines.due
             or now >= self.timers.due
             or lane in table
             or depth >= admission.up
@@ -88,11 +84,12 @@ class DispatchCore(Machine):
             deadline = now + nanoseconds(timeout)
         else:
             return None
-        self.tickets = ticket = self.tickets + 1
-        place = now << PLACE_SHIFT | (ticket & TICKET_MASK)
         bucket = deadlines.buckets.get(deadline >> BUCKET_BITS)
         if bucket is None:
             bucket = deadlines.open(deadline)
+            admission.drained_per_second(now)  # often enough to ask
+        admission.tickets = ticket = admission.tickets + 1
+        place = now << PLACE_SHIFT | (ticket & TICKET_MASK)
         # Made part by part: calling the class costs as much as half of the rest.
         entry: Entry = _new(self._entry_class)
         entry.owner = self._owner
@@ -118,28 +115,20 @@ class DispatchCore(Machine):
             entry.at = queue
             queue.last = place
             queue.fifo.append(entry)
-            queue.live += 1
-            self.ordering.ready += 1
         return entry
 
     def turn(self, entry: Entry, value: Any, now: int) -> Entry | None:
-        """The attempt of `entry` has succeeded, and its worker goes on: its seat passes to what starts next."""
-        follower = None
-        if (
-            entry.common
-            and entry.more is None
-            and self.calm
-            and type(value) in PLAIN
-            and now < self.deadlines.due
-            and now < self.timers.due
-        ):
-            follower = self.ordering.take_common(now)
+        """`succeed` and `next` in one, if both calls are common: what starts now, in the seat of `entry`.
+
+        None says that nothing was done. Else `entry` has its outcome, which is not told in `settled`, and nothing else
+        has come of it.
+        """
+        if not entry.common or not self.calm or type(value) not in PLAIN or now >= self.timers.due:
+            return None
+        follower = self.ordering.take_common(now)
         if follower is None:
-            self.quick = False
-            self.succeed(entry, value, now)
-            return self.next(now)
-        self.quick = True
-        flow, group, seats, admission = entry.flow, entry.group, self.seats, self.admission
+            return None
+        group, seats, admission = entry.group, self.seats, self.admission
         # succeed
         if seats.limit < seats.maximum:
             seats.succeeded()
@@ -149,28 +138,18 @@ class DispatchCore(Machine):
         if tally is not None:
             tally.quick[(took // MILLISECOND).bit_length()] += 1
             tally.waits[follower.level][(now - (follower.accepted >> PLACE_SHIFT)).bit_length()] += 1
+            if follower.group is not group:
+                tally.seated += now
+                follower.group.tally.seated -= now  # type: ignore[union-attr]  # all have one, or none
         del self.lanes.table[entry.call.target.lane], entry.bucket[entry.ticket]
         entry.phase = SUCCEEDED
         entry.value = value
         entry.ended = now
         admission.depth = depth = admission.depth - 1
-        drain = admission.drain
-        if now >= drain.roll_at:
-            drain.roll(now)
-        drain.count += 1
         if depth <= admission.down:
             admission.aim()
         # next
         follower.phase = IN_FLIGHT
         follower.started = now
         follower.attempts = 1
-        if follower.flow is not flow:
-            flow.in_flight -= 1
-            follower.flow.in_flight += 1
-        if follower.group is not group:
-            group.in_flight -= 1
-            follower.group.in_flight += 1
-            if tally is not None:
-                tally.seated += now
-                follower.group.tally.seated -= now  # type: ignore[union-attr]  # all have one, or none
         return follower

@@ -165,7 +165,7 @@ class Entry:
         "attempts",  # entries into execute
         "bucket",  # of the handle's deadline
         "call",  # what is executed: merged, rebased or decided again, it is replaced
-        "common",  # nothing binds it, and it is alone in its lane: short ways are open to it (see short.py)
+        "common",  # no `more`, nothing binds it, alone in its lane: short ways are open to it (see short.py)
         "deadline",  # ns; of the handle
         "ended",  # ns; when the handle was settled
         "flow",
@@ -222,6 +222,7 @@ class Entry:
         more = self.more
         if more is None:
             more = self.more = More()
+            self.common = False
         return more
 
     @property

@@ -31,10 +31,11 @@ Action = tuple[Callable[[Any, int], None], Any]
 class Timers:
     """One live timer for each subject. Setting it again voids the one before."""
 
-    __slots__ = ("_heap", "_live", "_seq", "due")
+    __slots__ = ("_heap", "_live", "_seq", "deadlines", "due")
 
     def __init__(self) -> None:
-        self.due = NEVER  # when to look next: never later than the first live timer
+        self.due = NEVER  # when to look next: never later than the first live timer, or the first bucket's end
+        self.deadlines = Deadlines(self)
         self._heap: list[tuple[int, int, Timed, Action]] = []
         self._seq = 0
         self._live = 0
@@ -58,7 +59,7 @@ class Timers:
             self._live -= 1
             if not self._live:
                 self._heap.clear()
-                self.due = NEVER
+                self.due = self.deadlines.due
 
     def pop(self, now: int) -> Action | None:
         """The next action that is due, or None once there is no more."""
@@ -69,7 +70,7 @@ class Timers:
                 subject.timer = 0
                 self._live -= 1
                 return action
-        self.due = heap[0][0] if heap else NEVER
+        self.due = self.deadlines.due if not heap else min(heap[0][0], self.deadlines.due)
         return None
 
     def _compact(self) -> None:
@@ -80,11 +81,12 @@ class Timers:
 class Deadlines:
     """Deadlines of handles, by bucket: setting and clearing cost a dict operation, firing is at most 67 ms late."""
 
-    __slots__ = ("_order", "buckets", "due")
+    __slots__ = ("_order", "_timers", "buckets", "due")
 
-    def __init__(self) -> None:
+    def __init__(self, timers: Timers) -> None:
         self.buckets: dict[int, dict[int, Entry]] = {}
         self._order: list[int] = []
+        self._timers = timers
         self.due = NEVER
 
     def __len__(self) -> int:
@@ -102,6 +104,7 @@ class Deadlines:
             bucket = self.buckets[index] = {}
             heappush(self._order, index)
             self.due = (self._order[0] + 1) << BUCKET_BITS
+            self._timers.due = min(self._timers.due, self.due)
         return bucket
 
     def remove(self, entry: Entry) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ class Reading:
     waiting_by_type: dict[str, int] = field(default_factory=dict)  # by the name of the type's tally
     states: dict[str, int] = field(default_factory=dict)
     oldest_wait: dict[int, float] = field(default_factory=dict)  # by level
+    flying: Counter[str] = field(default_factory=Counter)  # by tally
+    flying_by_flow: Counter[str] = field(default_factory=Counter)
     flying_since: dict[str, int] = field(default_factory=dict)  # by tally: the sum of when attempts began, ns
     oldest_flight: float = 0.0
     budget_waiting: int = 0
@@ -47,6 +50,8 @@ def read(core: DispatchCore, now: int) -> Reading:
         else:
             name = _tally_of(entry.group)
             reading.flying_since[name] = reading.flying_since.get(name, 0) + entry.started
+            reading.flying[name] += 1
+            reading.flying_by_flow[entry.flow.name] += 1
             began = min(began, entry.started)
     reading.oldest_wait = {level: (now - since) / SECOND for level, since in oldest.items()}
     reading.oldest_flight = (now - began) / SECOND

@@ -50,7 +50,7 @@ class Scrape:
         self._tallies = metrics.meter.tallies
         self._levels = dispatcher.config.levels.names
         names = [flow for _, flow in self._reading.waiting]
-        names += [flow.name for flow in self._core.flows.values() if flow.in_flight]
+        names += self._reading.flying_by_flow
         self._flow_names = metrics.flows.shown(list(dict.fromkeys(names)))
         self._filled = {name: empty(name) for name in FAMILIES}
 
@@ -132,10 +132,10 @@ class Scrape:
 
     def _calls(self) -> None:
         core, metrics = self._core, self._metrics
-        self._add("accepted_calls_total", core.tickets)
+        self._add("accepted_calls_total", core.admission.tickets)
         for reason, count in metrics.refusals.items():
             self._add("refused_calls_total", count, reason)
-        self._add("duplicate_calls_total", core.joins, "joined")
+        self._add("duplicate_calls_total", core.admission.joins, "joined")
         self._add("duplicate_calls_total", core.remembered, "remembered")
         self._add("merged_calls_total", core.merges)
         for outcome, count in self._dispatcher._totals.scheduling_retries.items():
@@ -178,14 +178,9 @@ class Scrape:
 
     def _flying(self) -> None:
         core, names = self._core, self._flow_names
-        flying = dict.fromkeys(self._tallies, 0)
-        for group in core.groups.values():
-            assert group.tally is not None
-            flying[group.tally.name] += group.in_flight
-        for name, count in flying.items():
-            self._add("in_flight", count, name)
-        flows = [flow for flow in core.flows.values() if flow.in_flight]
-        self._sum("flow_in_flight", (((names[flow.name],), flow.in_flight) for flow in flows))
+        for name in self._tallies:
+            self._add("in_flight", self._reading.flying[name], name)
+        self._sum("flow_in_flight", (((names[flow],), count) for flow, count in self._reading.flying_by_flow.items()))
         self._add("oldest_in_flight_seconds", self._reading.oldest_flight)
         self._add("seats", core.seats.limit)
         self._add("seats_maximum", core.seats.maximum)

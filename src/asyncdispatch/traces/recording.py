@@ -138,7 +138,7 @@ class RecordedCore(DispatchCore):
     def next(self, now: int) -> Entry | None:
         if self.quiet:
             return super().next(now)
-        idle = not self.ordering.ready and now < self.timers.due and now < self.deadlines.due
+        idle = not len(self.ordering) and now < self.timers.due
         told = len(self.settled)
         self.quiet = True
         try:
@@ -150,18 +150,9 @@ class RecordedCore(DispatchCore):
         return entry
 
     def turn(self, entry: Entry, value: Any, now: int) -> Entry | None:
-        told = len(self.settled)
-        self.quiet = True
-        try:
-            following = super().turn(entry, value, now)
-        finally:
-            self.quiet = False
-        identity = "null" if value is None else self._identity(value)
-        text = f"{entry.ticket},{identity},{'null' if following is None else following.ticket}"
-        if len(self.settled) == told:
-            self.tape.add(f'["turn",{now - self.base},{text}]')
-        else:
-            self._write("turn", now, text, told)
+        following = super().turn(entry, value, now)
+        if following is not None:
+            self.tape.add(f'["turn",{now - self.base},{entry.ticket},{self._identity(value)},{following.ticket}]')
         return following
 
     def succeed(self, entry: Entry, value: Any, now: int, *, found: bool = False) -> None:
@@ -177,7 +168,7 @@ class RecordedCore(DispatchCore):
         self._write("success", now, f"{entry.ticket},{self._identity(value)}", told)
 
     def tick(self, now: int) -> None:
-        due = now >= self.timers.due or now >= self.deadlines.due or self._requirements
+        due = now >= self.timers.due or self._requirements
         if due:
             self._step(now, ("tick",), super().tick, now)
         else:
@@ -195,7 +186,7 @@ class RecordedCore(DispatchCore):
         if self.quiet:
             return step(call, now, since)
         told, merges, remembered = len(self.settled), self.merges, self.remembered
-        due = now >= self.timers.due or now >= self.deadlines.due
+        due = now >= self.timers.due
         more: dict[str, Any] = {} if since is None else {"since": since - self.base}
         self.quiet = True
         try:
@@ -204,7 +195,7 @@ class RecordedCore(DispatchCore):
             self.quiet = False
             if not isinstance(error, ConfigurationError):
                 self._write("refused", now, f'"{type(error).__name__}",{self._call(call)}', told, more)
-            elif due and now < self.timers.due and now < self.deadlines.due:
+            elif due and now < self.timers.due:
                 self._write("tick", now, "", told)  # it can't be meant, but what was due was done
             raise
         finally:

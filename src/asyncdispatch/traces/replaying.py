@@ -191,9 +191,13 @@ class Player:
         self._landed(ticket)
 
     def on_turn(self, at: int, ticket: int, identity: list[Any] | bool | None, following: int | None) -> None:
-        entry = self.core.turn(self.handles[ticket], answer_of(identity), at)
+        entry, value = self.handles[ticket], answer_of(identity)
+        follower = self.core.turn(entry, value, at)
+        if follower is None:  # a step in one then need not be one now
+            self.core.succeed(entry, value, at)
+            follower = self.core.next(at)
         self._landed(ticket)
-        self._started(entry, following, at)
+        self._started(follower, following, at)
 
     def on_failure(self, at: int, ticket: int, fields: dict[str, Any]) -> None:
         self._landed(ticket, self.core.fail(self.handles[ticket], failure_of(fields), at))

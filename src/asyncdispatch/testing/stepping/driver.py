@@ -175,7 +175,7 @@ class StepDriver(Reports):
         core = self.core
         admission = core.admission
         return (
-            *(admission.depth, admission.joined, len(admission.sheddables), core.ordering.ready, core.seats.taken),
+            *(admission.depth, admission.joined, len(admission.sheddables), len(core.ordering), core.seats.taken),
             *(len(core.lanes.table), len(core.keys), len(core.deadlines), len(core.dependents), len(core.memory)),
             *(len(core.executions()), len(core.timers)),
         )
@@ -377,7 +377,7 @@ class StepDriver(Reports):
             "budget": len(core.budget.waiting),
             "sheddables": len(core.admission.sheddables),
             "own writes": core.objects.count,
-            "ready": core.ordering.ready,
+            "ready": len(core.ordering),
             "seats": core.seats.taken,
             "depth": core.admission.depth,
             "joined": core.admission.joined,

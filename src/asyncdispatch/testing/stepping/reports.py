@@ -65,13 +65,13 @@ class Reports:
         """As `succeed`, and its seat passes on: what starts next, in one step."""
         stamp = self._begin()
         self._leave(entry)
-        if isinstance(self.core, DispatchCore):
-            following = self.core.turn(entry, value, self.now)
-            if self.core.quick:
-                self.core.settled.append(entry)
+        core = self.core
+        following = core.turn(entry, value, self.now) if isinstance(core, DispatchCore) else None
+        if following is not None:
+            core.settled.append(entry)
         else:
-            self.core.succeed(entry, value, self.now)
-            following = self.core.next(self.now)
+            core.succeed(entry, value, self.now)
+            following = core.next(self.now)
         self.history.add(events.Ended(**stamp, ticket=entry.ticket, how="succeeded", value=value))
         self._empty()
         self._started(stamp, following)
