@@ -67,6 +67,8 @@ class Shell:
         """Objects of which the core wants to see a fresh read (law L18)."""
         self._attempt_timeout = round(config.attempt_timeout * SECOND)
         self._reconcile_timeout = round(config.retry.reconcile_timeout * SECOND)
+        self._named: dict[str, ObjectRef] = {}
+        """Objects that were looked at, by lane: whoever has the name."""
         self._armed = NEVER
         self._delays = Delays(replace(config.retry, wait=self._jitter), random)
         self._steps = 0
@@ -146,7 +148,9 @@ class Shell:
         if "reconcile" not in call.hooks:
             self._answer_look(entry, call, Unknown(), now)
             return
-        ref = replace(call.target, uid=None) if call.target.uid is not None else call.target
+        ref = self._named.get(call.target.lane)
+        if ref is None:
+            ref = self._named[call.target.lane] = replace(call.target, uid=None)
         cut_off = min(now + self._reconcile_timeout, self.core.limit(entry))
         request = RequestRecord(Get(target=ref), record, now, cut_off)
         request.look = True
@@ -284,18 +288,16 @@ class Shell:
     def after(self, now: int) -> None:
         """Pass on what the core has settled, send what may start, and look again in time."""
         core, seats = self.core, self._seats
-        ordering = core.ordering
-        while True:
+        ordering, due = core.ordering, None
+        while due is None:
             if core.settled or core.stops:
                 self._empty(now)
             if seats.taken >= seats.limit or not ordering.startable:
-                break
-            entry = core.next(now)
-            if entry is not None:
+                due = core.timers.due
+            elif (entry := core.next(now)) is not None:
                 self._send(entry, now)
             elif not core.settled and not core.stops:
-                break
-        due = core.timers.due if core.rate is None else core.wake_at(now)
+                due = core.wake_at(now)
         if due < self._armed:
             self._armed = due = due if due > now else now
             self.clock.at(due, self._woken, due)
