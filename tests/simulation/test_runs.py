@@ -58,7 +58,7 @@ def everything() -> History:
         renew_deadline=1.0,
         renew_every=0.3,
     )
-    run = simulate(scenario, 1)
+    run = simulate(scenario, 2)
     assert run.violations == []
     return run.history
 

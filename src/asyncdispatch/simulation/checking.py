@@ -51,6 +51,8 @@ class _Checker:
         """Uids of Pods that were bound, and keys that were created."""
         self.leaders: dict[str, tuple[int, bool]] = {}
         """For each uid, when its last writer's term began, and whether it is bound."""
+        self.others: list[CallRecord] = []
+        """Calls that one look has not settled."""
         self._tickets: dict[tuple[int, int], CallRecord] = {}
         self._keys: dict[Any, int] = {}
 
@@ -70,7 +72,7 @@ class _Checker:
     def _calls(self) -> None:
         """Most calls are sent once, in time and outside of any context, and told in time of the success that they had:
         that keeps every rule, and is seen by one look. All others are looked at rule by rule."""
-        plain, others = 0, []
+        plain, others = 0, self.others
         for record in self.history.calls:
             requests = record.requests
             if len(requests) == 1 and record.how == "succeeded" and record.tellings == 1 and record.context is None:
@@ -172,9 +174,7 @@ class _Checker:
         """Overwritten or Skipped: it names its heir."""
         self._no_success(record)
         self.checks["superseded"] += 1
-        if not self._tickets:  # of few runs, so made when first needed
-            self._tickets = {(each.replica, each.ticket): each for each in self.history.calls}
-        heir = self._tickets.get((record.replica, record.by))
+        heir = self._heir(record)
         what = f"{_name(record)} is told {record.how} by {record.by}, which "
         if heir is None or heir.call.target.lane != record.call.target.lane:
             self._found("superseded", f"{what}is no call of its object", record, record.told)
@@ -187,6 +187,15 @@ class _Checker:
                 self._found("superseded", f"{what}has not succeeded by then", record, record.told)
         else:
             self._merged(record, heir)
+
+    def _heir(self, record: CallRecord) -> CallRecord | None:
+        """The call that it names. Nearly always one of the few that one look has not settled."""
+        name = record.replica, record.by
+        if not self._tickets:
+            self._tickets = {(each.replica, each.ticket): each for each in self.others}
+        if name not in self._tickets and len(self._tickets) < len(self.history.calls):
+            self._tickets = {(each.replica, each.ticket): each for each in self.history.calls}
+        return self._tickets.get(name)
 
     def _merged(self, record: CallRecord, heir: CallRecord) -> None:
         self.checks["merged"] += 1

@@ -26,6 +26,8 @@ __all__ = ["Scheduler"]
 
 PRIORITIES = (0, 0, 0, 0, 0, 1, 1_000, 1_000_000, -1_000)
 FLOWS = (*["default"] * 14, "tenant", "audit")
+KINDS = tuple((FLOWS[n % len(FLOWS)], 0 if n % 11 else PRIORITIES[n % len(PRIORITIES)]) for n in range(1 << 12))
+"""Flow and priority of each note in turn."""
 LEASE = "scheduler"
 NOBODY: Any = None
 """Contexts are moved through the core alone, so nobody need be asked."""
@@ -331,9 +333,8 @@ class Scheduler:
         count, before = len(events), self._noted
         for number in range(before + 1, before + 1 + int(self.scenario.notes * 2 * random())):
             self._noted = number
-            draw = random()
-            priority = 0 if draw < 0.9 else PRIORITIES[number % len(PRIORITIES)]
-            if submit(Note(number, events[int(draw * count)], FLOWS[number & 15], priority), now) is None:
+            flow, priority = KINDS[number % len(KINDS)]
+            if submit(Note(number, events[int(random() * count)], flow, priority), now) is None:
                 return
 
     def _second_thoughts(self, now: int) -> None:
