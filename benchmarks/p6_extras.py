@@ -101,8 +101,12 @@ def drive(core: DispatchCore, calls: list[Any], waves: int) -> float:
         entry = core.next(now)
         while entry is not None:
             now += 1_000
-            entry = turn(entry, None, now)
-            core.settled.clear()
+            following = turn(entry, None, now)
+            if following is None:
+                core.succeed(entry, None, now)
+                core.settled.clear()
+                following = core.next(now)
+            entry = following
     return (time.process_time() - began) / (waves * len(calls))
 
 

@@ -396,6 +396,21 @@ def test_who_is_shed_is_what_the_law_names(seed: int) -> None:
         assert len(sheddables) == len(waiting)
 
 
+def test_the_deadlines_of_what_is_gone_are_dropped_in_time() -> None:
+    """L19: no more of them are kept than of what waits, and eight; and not before that are they looked through."""
+    sheddables, flow, group = Sheddables(1), Flow("f", FlowQuota()), Group("write", None, 1)
+    entries = [Entry(None, Call(), ticket, ticket, 0, 1, flow, group) for ticket in range(1, 100)]
+    for entry in entries[:5]:
+        sheddables.add(entry)
+    kept = []
+    for entry in entries[5:]:
+        sheddables.add(entry)
+        kept.append(len(sheddables._deadlines[0]))
+        sheddables.remove(entry)
+    assert max(kept) == 2 * (5 + 1) + 8
+    assert min(kept) == 5 + 1
+
+
 def test_a_full_flow_makes_room_for_itself_when_all_is_full() -> None:
     """L4: one call goes for one: the flow's own, which makes room in both."""
     driver = small(reserve=0.0, flows={"a": FlowQuota(max_queued=2)})
