@@ -1,6 +1,5 @@
 """Law L4: capacity, quotas, the reserve, shedding, and what Backpressure and pressure say."""
 
-from fractions import Fraction
 from random import Random
 from typing import Any
 
@@ -264,7 +263,7 @@ def test_pressure_is_what_its_words_say(reserve: float) -> None:
     random, flow = Random(1), Flow("f", FlowQuota())
     for capacity in [*range(1, 41), 100]:
         admission = Admission(DispatcherConfig(capacity=capacity, reserve=reserve), 1)
-        ordinary, words, goal = Fraction(admission.ordinary), Pressure.OK, 0
+        ordinary, words, goal = admission.ordinary, Pressure.OK, 0
         for _ in range(12 * capacity):
             if admission.depth == goal:
                 goal = random.randrange(admission.total + 1)
@@ -272,10 +271,10 @@ def test_pressure_is_what_its_words_say(reserve: float) -> None:
                 admission.entered(flow)
             elif admission.depth:
                 admission.left(flow)
-            share = admission.depth / ordinary
-            if share >= 1 or (words is Pressure.FULL and share > Fraction(9, 10)):
+            tenths = 10 * admission.depth  # of what ordinary calls may take, times that
+            if tenths >= 10 * ordinary or (words is Pressure.FULL and tenths > 9 * ordinary):
                 words = Pressure.FULL
-            elif share > Fraction(8, 10) or (words is not Pressure.OK and share >= Fraction(6, 10)):
+            elif tenths > 8 * ordinary or (words is not Pressure.OK and tenths >= 6 * ordinary):
                 words = Pressure.HIGH
             else:
                 words = Pressure.OK
