@@ -20,7 +20,7 @@ from benchmarks.harness import Figure, Goal, Scale, interleave
 
 SEED = 13
 LONGEST = 20_000
-"""Calls in one run, as in `make simulate`."""
+"""Calls in one run, as most runs of `make simulate` have them."""
 AT_ONCE = 300
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from asyncdispatch.calls import ObjectRef
 from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.simulation import FAULTS, SCENARIOS, TROUBLES, History, Scenario, play_many, simulate, story
+from asyncdispatch.simulation.calls import Note, SimulatedCall
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,6 +97,18 @@ def test_one_seed_is_one_history() -> None:
 def test_another_seed_is_another_history() -> None:
     scenario = SCENARIOS["steady"].but(calls=200)
     assert story(simulate(scenario, 1).history) != story(simulate(scenario, 2).history)
+
+
+def test_a_note_is_what_the_base_class_would_have_made() -> None:
+    """It is made the short way, and is a common call all the same."""
+    ref = ObjectRef("v1", "Event", "ns", "n")
+    made = NoteByTheBook(target=ref, flow="audit", priority=7)
+    assert vars(Note(3, ref, "audit", 7)) == {**vars(made), "fields": {"note": 3}}
+    assert made.common
+
+
+class NoteByTheBook(SimulatedCall):
+    call_type = "note"
 
 
 def test_many_runs_take_the_scenarios_in_turn() -> None:

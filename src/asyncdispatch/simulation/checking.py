@@ -1,10 +1,9 @@
 """What must be true of a history, whoever made it: read from its records alone, knowing nothing of the core.
 
-How often each of the `RULES` was looked at is counted. An object is a register whose
-versions the store counts up, so that one pass over the audit proves it linearizable: the order of the audit must be a
-legal one for each object (every request finds what the one before it left, and leaves what it says), and must not
-contradict real time (no request was answered before an earlier one in that order was sent). With the versions given,
-there is no other order to search for.
+How often each of the `RULES` was looked at is counted. An object is a register whose versions the store counts up, so
+that one pass over the audit proves it linearizable: the order of the audit must be a legal one for each object (every
+request finds what the one before it left, and leaves what it says), and must not contradict real time (no request was
+answered before an earlier one in that order was sent). With the versions given, there is no other order to search for.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ from asyncdispatch.simulation.scenario import Scenario
 __all__ = ["check"]
 
 SECOND = 1_000_000_000
-UNSEEN: tuple[State | None, int] = (None, 0)
 SLACK = SECOND // 5
 """An outcome may come so much after its limit: deadlines are told within a bucket, stops take a moment."""
+UNSEEN: tuple[State | None, int] = (None, 0)
+"""How an object was left, and when the latest request for it was sent, before the first."""
 MAYBE = frozenset({"reset", "unavailable", "denied", "timed out", "stopped"})
 """What a sender is told of a request that may have been carried out."""
 READ, CREATE = Effect.READ, Effect.CREATE
