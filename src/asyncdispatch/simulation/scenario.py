@@ -210,11 +210,10 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
         for scenario in (
             Scenario(
                 name="steady",
-                calls=40_000,
                 faults=_FEW,
-                notes=800,
+                notes=240,
                 events=20_000,
-                config=replace(_CONFIG, max_in_flight=AdaptiveLimit(24, 4, 32)),
+                config=replace(_CONFIG, max_in_flight=AdaptiveLimit(8, 4, 12)),
             ),
             Scenario(
                 name="storms",
