@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncdispatch._core.parking import Signal
 from asyncdispatch._core.states import Entry
 from asyncdispatch.config import DispatcherConfig
 from asyncdispatch.errors import Backpressure
@@ -67,6 +68,21 @@ def test_an_entry_made_the_short_way_is_whole() -> None:
     assert len(short.core.ordering) == 2
     for driver in (long, short):
         driver.finish()
+
+
+def test_a_failure_leaves_the_short_way_in_open() -> None:
+    """Calls are accepted as before while a breaker counts: but not into a queue that it may keep from starting."""
+    driver = Driver(DispatcherConfig(max_in_flight=1))
+    for number in range(3):
+        driver.submit(target=pod(f"p{number}"))
+    failing = driver.start()
+    assert failing is not None
+    driver.submit(target=pod("other"), flow="other", not_before=9.0)  # makes the flow known
+    driver.fail(failing, delay=5.0, signal=Signal.FAULT)
+    assert not driver.core.calm
+    assert driver.submit(target=pod("behind others")).common
+    assert not driver.submit(target=pod("in a queue of its own"), flow="other").common
+    driver.finish()
 
 
 @given(st.integers(0, 10**9))

@@ -1,9 +1,10 @@
 """The core that the shell uses: the machine, with short ways for common calls.
 
 A common call is a write of a free object that nothing binds: no key, context, delay, uid, version, hook or quota. Most
-are of this kind, and what the machine does for them in many small steps is done here in one piece, while nothing holds
-calls back (`calm`). Each short way looks before it changes anything; if the call is not common, the machine has it. The
-property tests hold the two equal, decision by decision, so nothing is decided here that is not decided there.
+are of this kind, and what the machine does for them in many small steps is done here in one piece: they are accepted,
+and, while nothing holds calls back (`calm`), a seat passes from one to the next. Each short way looks before it changes
+anything; if the call is not common, the machine has it. The property tests hold the two equal, decision by decision, so
+nothing is decided here that is not decided there.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from asyncdispatch._core.timers import BUCKET_BITS
 from asyncdispatch.calls import validate_call
 
 if TYPE_CHECKING:
+    from asyncdispatch._core.ordering import FlowQueue
     from asyncdispatch.calls import APICall
 
 INT32 = 1 << 31
@@ -71,7 +73,7 @@ class DispatchCore(Machine):
         depth = admission.depth + 1
         if (
             not free
-            or not self.calm
+            or not (self.calm or self._only_starts_wait(queue))
             or now >= self.timers.due
             or lane in table
             or depth >= admission.up
@@ -116,6 +118,10 @@ class DispatchCore(Machine):
             queue.last = place
             queue.fifo.append(entry)
         return entry
+
+    def _only_starts_wait(self, queue: FlowQueue | None) -> bool:
+        """What holds calls back does so when they start, but for a rate, and a breaker, which may block a new queue."""
+        return self.closed is None and self.rate is None and (queue is not None or not self.breakers.table)
 
     def turn(self, entry: Entry, value: Any, now: int) -> Entry | None:
         """`succeed` and `next` in one, if both calls are common: what starts now, in the seat of `entry`.
