@@ -44,19 +44,15 @@ class Answers(Knowing):
         """The attempt in flight has succeeded with `value`; or a reconcile has `found` that an earlier one has."""
         if now >= self.timers.due:
             self.tick(now)
-        seats = self.seats
-        if seats.taken >= seats.limit:
-            seats.succeeded()
-        budget = self.budget
-        if not budget.full:
-            budget.earn()
+        if self.earning:
+            self._earn()
         group = entry.group
         group.usual += (now - entry.started - group.usual) >> 3
         tally = group.tally
         if tally is not None and not found:
             tally.attempted(entry, SUCCESS, now)
         self._give_seat(entry)
-        if budget.waiting:
+        if self.budget.waiting:
             self._pump_budget(None, now)
         if self.breakers.table:
             self._well(entry)
@@ -239,6 +235,7 @@ class Answers(Knowing):
     def _heed(self, entry: Entry, failure: Failure, now: int) -> None:
         """What an error says of the server: seats, rate and breakers follow (design section 6, overload)."""
         self.calm = False
+        self.earning = True
         signal = failure.signal
         if signal in (Signal.PUSHBACK, Signal.OVERLOAD):
             self.seats.overloaded(entry.started, now)

@@ -84,8 +84,9 @@ class Executions:
         self.groups: dict[str, Group] = {}
         self.settled: list[Entry] = []  # handles that got their outcome; the shell tells their callers
         self.stops: list[Entry] = []  # executions whose attempt shall end; the shell cancels it
-        self.calm = False  # nothing holds calls back, and nothing is to be earned: see `_calm`
+        self.calm = False  # nothing holds calls back: see `_calm`
         self._calm()
+        self.earning = True  # successes have to be counted, for seats or retries: see `_earn`
         self.stale = 0  # late successes that reached nobody
         self.merges = 0
         self.remembered = 0  # answered from the memory of succeeded keys
@@ -362,8 +363,15 @@ class Executions:
             self.ordering.refresh_group(group)
 
     def _calm(self) -> None:
-        free = self.rate is None and not self.breakers.table and not self.holds and self.budget.full
+        free = self.rate is None and not self.breakers.table and not self.holds and not self.budget.waiting
         self.calm = free and self.closed is None and self.seats.taken <= self.seats.limit
+
+    def _earn(self) -> None:
+        """A call has succeeded: what seats and retries gain by that. Called before its seat is given back."""
+        seats, budget = self.seats, self.budget
+        seats.succeeded()
+        budget.earn()
+        self.earning = seats.limit < seats.maximum or not budget.full
 
     def _unblock(self, flow: Flow) -> None:
         for queue in flow.queues:

@@ -77,6 +77,8 @@ def _lanes(core: Machine, entries: list[Entry], now: int) -> None:
 def _seats(core: Machine, entries: list[Entry], now: int) -> None:
     flying = [entry for entry in entries if entry.phase.flying]
     _require(core.seats.taken == len(flying), "L3", f"{core.seats.taken} seats taken, {len(flying)} in flight")
+    all_earned = core.seats.limit >= core.seats.maximum and core.budget.full
+    _require(core.earning or all_earned, "L3", "successes are not counted, but seats or retries are lacking")
     for flow in core.flows.values():
         count = sum(entry.flow is flow for entry in flying)
         if flow.limit is not None:

@@ -77,6 +77,10 @@ class FlowQueue:
             return heap[0][2]
         return fifo[0] if fifo else None
 
+    def first_two_are_older(self) -> bool:
+        """True if two that stand beside the heap have a better place than all that stand in it."""
+        return len(self.fifo) > 1 and self.fifo[1].rank < self.heap[0][0]
+
     def entries(self) -> Iterator[Entry]:
         """All live entries, in no particular order."""
         yield from (entry for entry in self.fifo if entry.at is self)
@@ -242,9 +246,9 @@ class Ordering:
             queue = queues[tags.index(min(tags))]
         else:
             return None
-        if queue.heap:
-            return None
         fifo = queue.fifo
+        if queue.heap and not queue.first_two_are_older():
+            return None
         entry = fifo[0]
         if not entry.common or entry.deadline - now <= 2 * band.group.usual:
             return None

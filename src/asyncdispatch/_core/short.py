@@ -134,10 +134,10 @@ class DispatchCore(Machine):
         follower = self.ordering.take_common(now)
         if follower is None:
             return None
-        group, seats, admission = entry.group, self.seats, self.admission
+        group, admission = entry.group, self.admission
         # succeed
-        if seats.limit < seats.maximum:
-            seats.succeeded()
+        if self.earning:
+            self._earn()
         took = now - entry.started
         group.usual += (took - group.usual) >> 3
         tally = group.tally

@@ -68,7 +68,7 @@ class Waiting(Endings):
 
     def _backoff_over(self, entry: Entry, now: int) -> None:
         """Its time has come; what else it may need is a place among the few of its scope, or a retry of the budget."""
-        self.calm = False  # a retry may be taken from the budget now
+        self.earning = True  # a retry may be taken from the budget
         more = entry.rare()
         more.until = 0
         if more.later is not None:
@@ -77,6 +77,7 @@ class Waiting(Endings):
         elif more.verdict is None or more.verdict.kind is VerdictKind.LATER:
             self.place(entry, now)
         elif self.budget.waiting or not self.budget.take(now):
+            self.calm = False
             more.budgeted = True
             self.budget.waiting.append(entry)
             self._pump_budget(None, now)
