@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test simulate mutants controlplane e2e soak browser prometheus lint format types docs examples bench coverage clean
+.PHONY: help setup demo test simulate mutants controlplane e2e soak browser prometheus lint format types mypy pyright docs examples bench coverage clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -73,13 +73,18 @@ format: $(STAMP) ## repair style and format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-# pyright brings its own node, so that neither the machine's nor a download decides what it finds.
-types: $(STAMP) ## check types with mypy and pyright, also as a project that uses this one
+types: mypy pyright ## check types with mypy and pyright, also as a project that uses this one
+
+mypy: $(STAMP)
 	@$(BIN)/mypy
-	@PYRIGHT_PYTHON_GLOBAL_NODE=off PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
 	@cd tests/typing && $(abspath $(BIN))/mypy --cache-dir ../../.mypy_cache/typing .
-	@cd tests/typing && PYRIGHT_PYTHON_GLOBAL_NODE=off PYRIGHT_PYTHON_IGNORE_WARNINGS=1 \
-		$(abspath $(BIN))/pyright --pythonpath $(abspath $(BIN))/python
+
+# pyright brings its own node, so that neither the machine's nor a download decides what it finds.
+pyright: export PYRIGHT_PYTHON_GLOBAL_NODE = off
+pyright: export PYRIGHT_PYTHON_IGNORE_WARNINGS = 1
+pyright: $(STAMP)
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+	@cd tests/typing && $(abspath $(BIN))/pyright --pythonpath $(abspath $(BIN))/python
 
 docs: $(STAMP) ## build the documentation; a warning is an error
 	@$(BIN)/sphinx-build --fresh-env --fail-on-warning --keep-going -q -b html docs docs/_build/html
