@@ -11,7 +11,7 @@ from asyncdispatch.calls import ObjectRef, Unknown
 from asyncdispatch.config import DispatcherConfig
 from asyncdispatch.outcomes import Cancelled, Failed, Succeeded
 from tests.core.driver import Driver
-from tests.core.words import CREATE, PERMANENT, READ, RETRY, Call, Patch, answer, pod
+from tests.core.words import CREATE, GONE, PERMANENT, READ, RETRY, Call, Patch, answer, pod
 
 
 def write(driver: Driver, value: Any = None, **fields: Any) -> int:
@@ -201,6 +201,52 @@ def test_another_uid_drops_the_writes_of_the_old_one() -> None:
     nameless = write(driver)
     driver.observe(pod("p", "u2"), 6)
     assert unseen(driver) == [nameless]
+    driver.finish()
+
+
+@pytest.mark.parametrize("by", ["read", "write"])
+def test_a_late_watch_shows_our_write_of_what_is_gone(by: str) -> None:
+    """L18: the server has said that the object is gone, the watch has yet to hear of it: older states change nothing,
+    and none is shown without what we did to it (found by the simulation, churn 67)."""
+    driver = Driver()
+    driver.observe(pod("p", "u1"), 5)
+    ticket = write(driver, target=pod("p", "u1"))
+    asked = driver.submit(target=pod("p", "u1"), effect=READ) if by == "read" else driver.submit(target=pod("p", "u1"))
+    assert driver.start() is asked
+    driver.fail(asked, GONE)
+    for ref, version in ((pod("p", "u1"), 5), (pod("p", "u1"), 6), (pod("p", "u0"), 4)):
+        changed, writes = driver.observe(ref, version)
+        assert not changed
+        assert [own.ticket for own in writes] == [ticket]
+    assert list(driver.core.objects.lanes_with_writes("")) == [], "it is not there: a list does not show it"
+    assert driver.submit(target=pod("p", "u2")).settled is None, "the next of its name is let in"
+    changed, writes = driver.observe(pod("p", "u2"), 9)
+    assert changed
+    assert writes == []
+    driver.finish()
+
+
+@pytest.mark.parametrize("end", ["forget", "time"])
+def test_the_writes_of_what_is_gone_do_not_stay(end: str) -> None:
+    """L19: until the watch has shown its end, or for `unobserved_age`; nobody is asked to read what is not there."""
+    driver = Driver(DispatcherConfig(unobserved_age=10.0))
+    driver.observe(pod("p", "u1"), 5)
+    write(driver, target=pod("p", "u1"))
+    asked = driver.submit(target=pod("p", "u1"))
+    assert driver.start() is asked
+    driver.fail(asked, GONE)
+    assert len(unseen(driver)) == 1
+    if end == "forget":
+        driver.forget(pod("p", "u0"))
+        assert len(unseen(driver)) == 1, "that was another one"
+        driver.forget(pod("p", "u1"))
+    else:
+        driver.advance(9.9)
+        assert len(unseen(driver)) == 1
+        driver.advance(0.2)
+        assert driver.core.objects.wanted == []
+    assert unseen(driver) == []
+    assert not driver.core.objects.table
     driver.finish()
 
 

@@ -99,6 +99,12 @@ def test_another_seed_is_another_history() -> None:
     assert story(simulate(scenario, 1).history) != story(simulate(scenario, 2).history)
 
 
+@pytest.mark.parametrize(("name", "seed", "calls"), [("churn", 67, 7_400)])
+def test_a_seed_that_failed_once(name: str, seed: int, calls: int) -> None:
+    """Each found a fault of the core, which has a test of its own there."""
+    assert simulate(SCENARIOS[name].but(calls=calls), seed).violations == []
+
+
 def test_a_note_is_what_the_base_class_would_have_made() -> None:
     """It is made the short way, and is a common call all the same."""
     ref = ObjectRef("v1", "Event", "ns", "n")

@@ -98,7 +98,7 @@ class Knowing(Waiting):
                     self._depart(handle, now, Cancelled, f"{ref} is gone")
         if current:
             self.memory.forget_object(ref.lane)
-            self.objects.forget(ref.lane, None)
+            self.objects.vanish(ref.lane)
 
     def _note_answer(self, entry: Entry, value: Any, write: bool, now: int) -> None:
         """What an answer tells of its object (law L2), and a completed write that is to be shown (law L18)."""

@@ -41,12 +41,17 @@ class OwnWrite:
 class Known:
     """What is known of one object."""
 
-    __slots__ = ("uid", "version", "writes")
+    __slots__ = ("gone", "uid", "version", "writes")
 
     def __init__(self) -> None:
         self.uid: str | None = None
+        self.gone: str | None = None  # the uid of one that is gone, of which a late watch may yet show what we changed
         self.version: int | None = None
         self.writes: list[OwnWrite] = []
+
+    @property
+    def last_uid(self) -> str | None:
+        return self.gone if self.uid is None else self.uid
 
 
 class ReadWanted(NamedTuple):
@@ -86,9 +91,13 @@ class Objects:
     def outdated(self, lane: str, uid: str | None, version: int | None) -> bool:
         """True if what was seen (uid, version) is older than what is known: it changes nothing."""
         known = self.table.get(lane)
-        if known is None or known.uid is None or known.version is None or version is None:
+        if known is None or (last := known.last_uid) is None:
             return False
-        if uid is not None and uid != known.uid:
+        if uid is not None and uid == known.gone:
+            return True
+        if known.version is None or version is None:
+            return False
+        if uid is not None and uid != last:
             return version <= known.version
         return version < known.version
 
@@ -99,7 +108,8 @@ class Objects:
         known = self.table.get(lane)
         if known is None:
             known = self._make(lane)
-        replaced = known.uid is not None and known.uid != uid
+        replaced = known.last_uid not in (None, uid)
+        known.gone = None
         if replaced:
             self._drop_writes(known, [write for write in known.writes if write.call.target.uid not in (None, uid)])
         changed = known.uid != uid
@@ -112,11 +122,20 @@ class Objects:
         known = self.table.get(lane)
         if known is None:
             return
-        if uid is None or known.uid is None or known.uid == uid:
+        if uid is None or known.last_uid in (None, uid):
             self._drop_writes(known, list(known.writes))
             self.table.pop(lane, None)
         else:
             self._drop_writes(known, [write for write in known.writes if write.call.target.uid == uid])
+
+    def vanish(self, lane: str) -> None:
+        """The server has said that the object is gone. What a watch that lags still shows of it is older than that, and
+        our own writes belong to it: they are kept for as long as they would be without that word."""
+        known = self.table.get(lane)
+        if known is not None and known.uid is not None and known.writes:
+            known.uid, known.gone = None, known.uid
+        else:
+            self.forget(lane, None)
 
     # -- own writes (law L18) -----------------------------------------------------------------------------------
 
@@ -175,15 +194,26 @@ class Objects:
         return self._aging[0][0] if self._aging else None
 
     def ask_for_old(self, now: int) -> None:
-        """Ask for a read of every object with an own write that was not seen for too long; keep showing it."""
+        """Ask for a read of every object with an own write that was not seen for too long; keep showing it. Of one that
+        is gone there is nothing to read: its writes go."""
         while self._aging and self._aging[0][0] <= now:
             _, lane, write = self._aging.popleft()
-            if self._holds(lane, write):
+            if not self._holds(lane, write):
+                continue
+            if self.table[lane].gone is not None:
+                self._drop_writes(self.table[lane], [write])
+                self._tidy(lane, self.table[lane])
+            else:
                 self._want(write)
                 self._aging.append((now + self._age, lane, write))
 
     def lanes_with_writes(self, prefix: str) -> Iterator[str]:
-        return (lane for lane, known in list(self.table.items()) if known.writes and lane.startswith(prefix))
+        """Of objects that are there, as far as is known."""
+        return (
+            lane
+            for lane, known in list(self.table.items())
+            if known.writes and known.gone is None and lane.startswith(prefix)
+        )
 
     # -- inside -------------------------------------------------------------------------------------------------
 
@@ -212,6 +242,7 @@ class Objects:
             _, lane, write = self._aging.popleft()
             self._want(write)
             self._drop_writes(self.table[lane], [write])
+            self._tidy(lane, self.table[lane])
 
     def _want(self, write: OwnWrite) -> None:
         ref = write.call.target
