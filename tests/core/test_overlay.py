@@ -219,7 +219,9 @@ def test_a_late_watch_shows_our_write_of_what_is_gone(by: str) -> None:
         assert not changed
         assert [own.ticket for own in writes] == [ticket]
     assert list(driver.core.objects.lanes_with_writes("")) == [], "it is not there: a list does not show it"
-    assert driver.submit(target=pod("p", "u2")).settled is None, "the next of its name is let in"
+    following = driver.submit(target=pod("p", "u2"))
+    driver.observe(pod("p", "u1"), 6)
+    assert following.settled is None, "the next of its name is let in, and a late state of the old one does not end it"
     changed, writes = driver.observe(pod("p", "u2"), 9)
     assert changed
     assert writes == []
