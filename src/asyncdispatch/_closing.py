@@ -31,7 +31,6 @@ class Closing:
         _now: Callable[[], int]
         _pool: WorkerPool
         _state: str
-        _admitting: asyncio.AbstractEventLoop | None
         _hurried: bool
         _closer: asyncio.Task[DrainReport] | None
 
@@ -45,6 +44,7 @@ class Closing:
         _mode_event: asyncio.Event
 
         def _check_thread(self) -> None: ...
+        def _set_admitting(self) -> None: ...
         def _flush(self) -> None: ...
         def _fail_inbox(self) -> None: ...
         def _made_room(self) -> None: ...
@@ -95,7 +95,7 @@ class Closing:
         before = self._succeeded
         self._watched = []
         self._state = "draining for good" if drain else f"closed: {reason}"
-        self._admitting = None
+        self._set_admitting()
         core = self._core
         if drain:
             core.drain(until, began)

@@ -46,17 +46,21 @@ class Signal(enum.Enum):
 class Budget:
     """Retries of all calls together, fed by successes and by time. Kept in whole billionths of a retry."""
 
-    __slots__ = ("_burst", "_earn", "_per_second", "_seen", "_tokens", "full", "timer", "waiting")
+    __slots__ = ("_burst", "_earn", "_per_second", "_seen", "_tokens", "timer", "waiting")
 
     def __init__(self, policy: RetryBudget) -> None:
         self._earn = int(policy.ratio * SECOND)
         self._per_second = max(1, int(policy.per_second * SECOND))
         self._burst = policy.burst * SECOND
         self._tokens = self._burst
-        self.full = True  # nothing to earn
         self._seen = 0
         self.waiting: deque[Entry] = deque()  # first come, first retried; the ended ones are skipped
         self.timer = 0
+
+    @property
+    def full(self) -> bool:
+        """True if there is nothing to earn."""
+        return self._tokens == self._burst
 
     @property
     def available(self) -> float:
@@ -69,14 +73,12 @@ class Budget:
 
     def earn(self) -> None:
         self._tokens = min(self._burst, self._tokens + self._earn)
-        self.full = self._tokens == self._burst
 
     def take(self, now: int) -> bool:
         self._trickle(now)
         if self._tokens < SECOND:
             return False
         self._tokens -= SECOND
-        self.full = False
         return True
 
     def next_at(self, now: int) -> int:

@@ -29,7 +29,7 @@ class Reading:
     oldest_wait: dict[int, float] = field(default_factory=dict)  # by level
     flying: Counter[str] = field(default_factory=Counter)  # by tally
     flying_by_flow: Counter[str] = field(default_factory=Counter)
-    flying_since: dict[str, int] = field(default_factory=dict)  # by tally: the sum of when attempts began, ns
+    flying_since: Counter[str] = field(default_factory=Counter)  # by tally: the sum of when attempts began, ns
     oldest_flight: float = 0.0
     budget_waiting: int = 0
 
@@ -49,7 +49,7 @@ def read(core: DispatchCore, now: int) -> Reading:
             oldest[entry.level] = min(oldest.get(entry.level, now), entry.rank >> PLACE_SHIFT)
         else:
             name = _tally_of(entry.group)
-            reading.flying_since[name] = reading.flying_since.get(name, 0) + entry.started
+            reading.flying_since[name] += entry.started
             reading.flying[name] += 1
             reading.flying_by_flow[entry.flow.name] += 1
             began = min(began, entry.started)

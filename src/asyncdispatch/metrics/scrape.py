@@ -91,7 +91,7 @@ class Scrape:
                 counts, total = attempts.counts, attempts.total
                 if result == SUCCESS:
                     counts = [a + b for a, b in zip(counts, tally.quick, strict=True)]
-                    total += tally.quick_total(self._reading.flying_since.get(tally.name, 0))
+                    total += tally.quick_total(self._reading.flying_since[tally.name])
                 count = sum(counts)
                 if count:
                     self._add("async_api_call_execution_total", count, tally.name, result)
