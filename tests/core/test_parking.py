@@ -258,6 +258,25 @@ def test_the_budget_is_what_its_words_say(
         assert budget.available == pytest.approx(float(counted.tokens), abs=1e-6)
 
 
+def test_a_retry_that_waits_for_the_budget_closes_the_short_way() -> None:
+    """Each success may let it go, so that seats pass on the long way, which looks."""
+    driver = Driver(DispatcherConfig(max_in_flight=2, retry_budget=RetryBudget(ratio=0.5, per_second=1.0, burst=1)))
+    failing = [driver.submit(target=pod(name)) for name in ("one", "two")]
+    for entry in failing:
+        driver.start()
+        driver.fail(entry, delay=1.0)
+    good = driver.submit(target=pod("good"))
+    assert driver.start() is good
+    driver.succeed(good)
+    assert driver.core.calm
+    driver.advance(1.1)
+    assert len(driver.core.budget.waiting) == 1
+    assert not driver.core.calm
+    driver.advance(1.0)
+    assert driver.start_all() == failing
+    driver.finish()
+
+
 @pytest.mark.parametrize("per_second", [1e-12, 0.3, 1.0, 7.0])
 def test_the_next_retry_is_told_to_the_nanosecond(per_second: float) -> None:
     """Whoever waits for it is woken when it is there, not before and not after; a trickle is never nothing (L19)."""
