@@ -268,10 +268,10 @@ def test_a_retry_that_waits_for_the_budget_closes_the_short_way() -> None:
     good = driver.submit(target=pod("good"))
     assert driver.start() is good
     driver.succeed(good)
-    assert driver.core.calm
+    was_calm = driver.core.calm
     driver.advance(1.1)
     assert len(driver.core.budget.waiting) == 1
-    assert not driver.core.calm
+    assert (was_calm, driver.core.calm) == (True, False)
     driver.advance(1.0)
     assert driver.start_all() == failing
     driver.finish()
