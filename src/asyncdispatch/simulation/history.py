@@ -102,7 +102,7 @@ class CallRecord:
         self.call = call
         self.accepted = accepted
         self.deadline = deadline
-        self.entry = entry  # the engine's alone
+        self.entry = entry  # the engine's alone; None once it has succeeded, as nothing more can come of it
         self.requests: list[RequestRecord] = []
 
 

@@ -6,13 +6,10 @@ wait until they have seen no renewal for a lease duration, which is longer. So t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from asyncdispatch._core.states import SECOND
+from asyncdispatch.simulation.scenario import Scenario
 from asyncdispatch.simulation.scheduler import Scheduler
-
-if TYPE_CHECKING:
-    from asyncdispatch.simulation.world import Simulation
+from asyncdispatch.simulation.server import Clock, Server
 
 __all__ = ["Election"]
 
@@ -29,10 +26,8 @@ class Candidate:
 class Election:
     """The lease object, and the candidates' requests to it."""
 
-    def __init__(self, simulation: Simulation) -> None:
-        self._simulation = simulation
-        self._clock, self._server = simulation.clock, simulation.server
-        scenario = simulation.scenario
+    def __init__(self, clock: Clock, server: Server, scenario: Scenario) -> None:
+        self._clock, self._server = clock, server
         self._duration = round(scenario.lease_duration * SECOND)
         self._deadline = round(scenario.renew_deadline * SECOND)
         self._every = round(scenario.renew_every * SECOND)
@@ -44,14 +39,14 @@ class Election:
 
     def _turn(self, candidate: Candidate, now: int) -> None:
         """Time to renew, or to look whether somebody else does."""
-        shell = candidate.scheduler.shell
-        if not shell.alive or self._simulation.closing:
+        scheduler = candidate.scheduler
+        shell = scheduler.shell
+        if not shell.alive or scheduler.closing:
             return
         if now < shell.paused_until:
             self._clock.at(shell.paused_until, self._turn, candidate)
             return
         self._clock.at(now + self._every, self._turn, candidate)
-        scheduler = candidate.scheduler
         if not scheduler.leads:
             scheduler.lost(now)
         if self._server.trouble != "outage":  # else it fails, and nothing is known
@@ -89,6 +84,6 @@ class Election:
             pass  # it comes too late to be worth anything
         elif scheduler.leads:
             scheduler.renewed(until, now)
-        elif not self._simulation.closing:
+        elif not scheduler.closing:
             scheduler.lost(now)
             scheduler.elected(until, now)

@@ -7,6 +7,7 @@ what the core has settled. Workers are not modelled: an attempt is a request and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -70,14 +71,9 @@ class Shell:
         self._named: dict[str, ObjectRef] = {}
         """Objects that were looked at, by lane: whoever has the name."""
         self._armed = NEVER
-        self._delays = Delays(replace(config.retry, wait=self._jitter), random)
+        self._delays = Delays(replace(config.retry, wait=_jitter(random)), random)
         self._steps = 0
         self._check_at = scenario.check_every or NEVER
-
-    def _jitter(self, state: Any) -> float:
-        """Full jitter, as the default strategy: that one draws from a generator that all share."""
-        most = min(30.0, 0.1 * 2.0 ** min(state.attempt_number - 1, 16))
-        return max(0.05, self.random.random() * float(most))
 
     @property
     def busy(self) -> bool:
@@ -113,8 +109,9 @@ class Shell:
         return record
 
     def cancel(self, record: CallRecord, now: int) -> None:
-        """Its caller takes it back."""
-        self.core.cancel(record.entry, "no longer wanted", now)
+        """Its caller takes it back, unless it has succeeded already."""
+        if record.entry is not None:
+            self.core.cancel(record.entry, "no longer wanted", now)
 
     def close(self, how: int, now: int) -> None:
         """The run comes to its end: wait for everything (0), drain (1), or cancel it all (2)."""
@@ -195,6 +192,7 @@ class Shell:
         record.tellings += 1
         record.how = "succeeded"
         record.value = value
+        record.entry = None
         self._send(follower, now)
         if self._seats.taken < self._seats.limit:  # else it was one for one, and nothing else can have changed
             self.after(now)
@@ -333,6 +331,7 @@ class Shell:
                 if handle.phase is SUCCEEDED:
                     record.how = "succeeded"
                     record.value = handle.value
+                    record.entry = None
                 else:
                     self._tell(record, handle)
                 if record.heard:
@@ -355,6 +354,16 @@ class Shell:
         record.late = outcome.late
         if isinstance(outcome, (Overwritten, Skipped)):
             record.by = outcome.by
+
+
+def _jitter(random: Random) -> Callable[[Any], float]:
+    """Full jitter, as the default strategy: that one draws from a generator that all share."""
+
+    def wait(state: Any) -> float:
+        most = min(30.0, 0.1 * 2.0 ** min(state.attempt_number - 1, 16))
+        return max(0.05, random.random() * float(most))
+
+    return wait
 
 
 def _entry(request: RequestRecord) -> Entry:

@@ -49,7 +49,7 @@ class Simulation:
         self.schedulers: list[Scheduler] = []
         self._shells: list[Shell] = []
         self._core = core
-        self._election = Election(self)
+        self._election = Election(self.clock, self.server, scenario)
         self._numbers = 0
         self._uids = 0
         self._free = [f"pod-{n}" for n in range(scenario.pods)]
@@ -71,6 +71,7 @@ class Simulation:
             clock.now, _, act, what = pop(heap)
             act(what, clock.now)
         history.ended = clock.now
+        heap.clear()  # what would happen yet names who waits for it: else it would all be left to the garbage collector
         for scheduler in self.schedulers:
             scheduler.ended()
             if scheduler.shell.alive and self.scenario.check_every:
