@@ -359,6 +359,7 @@ class Ordering:
     def _leave(self, queue: FlowQueue) -> None:
         """A flow has nothing ready in this band any more."""
         band = queue.band
+        del queue.older  # the two name each other, and nothing stands here any more
         del band.named[queue.flow.name]
         queue.flow.queues.remove(queue)
         last = band.queues.pop()
