@@ -137,7 +137,9 @@ class History:
 
     def forget(self) -> None:
         """Let go of all records. They name each other, and few of them are left to the garbage collector so."""
-        for record in self.calls:
-            record.requests, record.entry = [], None
-        for records in (self.calls, self.requests, self.audit, self.decisions):
-            records.clear()
+        self.audit.clear()
+        self.requests.clear()
+        while self.calls:
+            record = self.calls.pop()
+            record.requests.clear()
+            record.entry = None

@@ -286,16 +286,16 @@ class Shell:
     def after(self, now: int) -> None:
         """Pass on what the core has settled, send what may start, and look again in time."""
         core, seats = self.core, self._seats
-        ordering, due = core.ordering, None
+        ordering, timers, due = core.ordering, core.timers, None
         while due is None:
             if core.settled or core.stops:
                 self._empty(now)
-            if seats.taken >= seats.limit or not ordering.startable:
-                due = core.timers.due
+            if seats.taken >= seats.limit or (now >= timers.due and not ordering.startable):
+                due = timers.due
             elif (entry := core.next(now)) is not None:
                 self._send(entry, now)
             elif not core.settled and not core.stops:
-                due = core.wake_at(now)
+                due = core.wake_at(now) if core.rate is not None and ordering.startable else timers.due
         if due < self._armed:
             self._armed = due = due if due > now else now
             self.clock.at(due, self._woken, due)
