@@ -37,6 +37,9 @@ _new = object.__new__
 YIELD_EVERY = 64
 """A worker whose calls never suspend gives way to the rest of the loop after so many."""
 
+SUCCESSOR_AFTER = SECOND // 10
+"""When another takes up what a worker that was cancelled from outside has left, if nobody has until then."""
+
 
 class Abandoned(GeneratorExit):
     """The event loop is gone: the worker is closed, it is not user code that has raised."""
@@ -114,6 +117,9 @@ class WorkerPool:
         self._dispatcher._wake_idle()
         if not task.cancelled() and (error := task.exception()) is not None:
             self._dispatcher._broken(error)
+        elif not self._closing:
+            # Cancelled from outside. Soon, not now: it may be asyncio, which cancels all tasks of a loop that ends.
+            self._dispatcher._arm_at(self._dispatcher._now() + SUCCESSOR_AFTER)
 
     def flying(self) -> list[Entry]:
         """The executions that are performed now."""
@@ -212,7 +218,11 @@ class WorkerPool:
                     return  # it may have swallowed the cancellation that was for us
                 if streak >= YIELD_EVERY:  # between two calls: nothing that is decided waits meanwhile
                     streak = 0
-                    yield
+                    self.waking += 1
+                    try:
+                        yield
+                    finally:
+                        self.waking -= 1
                 entry = core.next(now_of())
                 if entry is None:
                     yield from self._park(worker).__await__()
