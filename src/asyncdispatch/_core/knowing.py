@@ -125,7 +125,8 @@ class Knowing(Waiting):
         if deleting:
             self.memory.forget_object(ref.lane)
         writes = self.objects.seen(ref.lane, ref.uid, version, fresh)
-        self._after(now)
+        if self._requirements:
+            self._after(now)
         return True, writes
 
     def pending_writes(self, lane: str) -> list[Entry]:

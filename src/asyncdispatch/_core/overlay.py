@@ -53,6 +53,19 @@ class Known:
     def last_uid(self) -> str | None:
         return self.gone if self.uid is None else self.uid
 
+    def outdates(self, uid: str | None, version: int | None) -> bool:
+        """True if what was seen (uid, version) is older than this: it changes nothing."""
+        last = self.last_uid
+        if last is None:
+            return False
+        if uid is not None and uid == self.gone:
+            return True
+        if self.version is None or version is None:
+            return False
+        if uid is not None and uid != last:
+            return version <= self.version
+        return version < self.version
+
 
 class ReadWanted(NamedTuple):
     """An own write is in doubt, or was not seen for too long: a fresh read of the object is asked for."""
@@ -91,30 +104,25 @@ class Objects:
     def outdated(self, lane: str, uid: str | None, version: int | None) -> bool:
         """True if what was seen (uid, version) is older than what is known: it changes nothing."""
         known = self.table.get(lane)
-        if known is None or (last := known.last_uid) is None:
-            return False
-        if uid is not None and uid == known.gone:
-            return True
-        if known.version is None or version is None:
-            return False
-        if uid is not None and uid != last:
-            return version <= known.version
-        return version < known.version
+        return known is not None and known.outdates(uid, version)
 
     def meet(self, lane: str, uid: str | None, version: int | None) -> bool:
         """Take note of an object as seen. True if its uid is not the one known before (or none was)."""
-        if uid is None or self.outdated(lane, uid, version):
+        if uid is None:
             return False
         known = self.table.get(lane)
         if known is None:
             known = self._make(lane)
-        replaced = known.last_uid not in (None, uid)
-        known.gone = None
-        if replaced:
-            self._drop_writes(known, [write for write in known.writes if write.call.target.uid not in (None, uid)])
+        elif known.outdates(uid, version):
+            return False
         changed = known.uid != uid
-        known.uid = uid
-        known.version = version if replaced or known.version is None else max(version or 0, known.version)
+        if changed:
+            if known.last_uid not in (None, uid):
+                self._drop_writes(known, [write for write in known.writes if write.call.target.uid not in (None, uid)])
+                known.version = None
+            known.uid, known.gone = uid, None
+        if version is not None:
+            known.version = version
         return changed
 
     def forget(self, lane: str, uid: str | None) -> None:
@@ -159,7 +167,7 @@ class Objects:
     def seen(self, lane: str, uid: str | None, version: int | None, fresh: bool) -> list[OwnWrite]:
         """An object was observed: settle what it shows by its version or freshness, return the writes that are left."""
         known = self.table.get(lane)
-        if known is None:
+        if known is None or not known.writes:
             return []
         if fresh:
             self._drop_writes(known, list(known.writes))
