@@ -30,7 +30,10 @@ class Epoch:
     @property
     def limit(self) -> int:
         """When it ends by itself: its own validity or that of the nearest ancestor to end."""
-        return min(epoch.valid_until for epoch in self.ancestors())
+        limit, above = self.valid_until, self.parent
+        while above is not None:
+            limit, above = min(limit, above.valid_until), above.parent
+        return limit
 
     def ancestors(self) -> Iterator[Epoch]:
         """Itself, its parent, and so on."""

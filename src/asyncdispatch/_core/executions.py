@@ -181,11 +181,15 @@ class Executions:
         more = handle.more
         if more is None or more.epoch is None:
             return handle.deadline
-        return min(handle.deadline, more.epoch.limit)
+        limit = more.epoch.limit
+        return limit if limit < handle.deadline else handle.deadline
 
     def limit(self, entry: Entry) -> int:
         """The latest limit among the living handles: what an attempt's time-out is clipped to (law L5)."""
-        return max(map(self.handle_limit, self.living(entry)), default=0)
+        more = entry.more
+        if more is None or more.handles is None:
+            return self.handle_limit(entry)
+        return max(map(self.handle_limit, more.handles), default=0)
 
     @staticmethod
     def may_start(handle: Entry, now: int) -> bool:

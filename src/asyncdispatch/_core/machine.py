@@ -151,8 +151,10 @@ class Machine(Joining):
     def _other_uid(self, call: APICall[Any]) -> bool:
         """True if the call is for another uid than the one known last (law L2). Changes nothing."""
         ref = call.target
+        if ref.uid is None:
+            return False
         known = self.objects.uid_of(ref.lane)
-        if ref.uid is None or known is None or known == ref.uid:
+        if known is None or known == ref.uid:
             return False
         return call.version is None or self.objects.outdated(ref.lane, ref.uid, integer_version(call.version))
 
@@ -230,7 +232,7 @@ class Machine(Joining):
         one that can still be answered, if one waits. It was not sent, so nothing about it is in doubt. Only deadlines
         count: the end of a context may still be moved, as each renewal of a lease does (rule R7).
         """
-        remaining = max((handle.deadline for handle in self.living(entry)), default=0) - now
+        remaining = max([handle.deadline for handle in self.living(entry)], default=0) - now
         waited = now - (entry.accepted >> PLACE_SHIFT)
         usual = entry.group.usual
         if remaining >= usual + usual // 4 or remaining * 16 >= waited or len(self.ordering) < 2:

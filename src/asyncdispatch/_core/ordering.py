@@ -222,7 +222,8 @@ class Ordering:
         assert queue is not None
         band = queue.band
         queue.dead += 1
-        band.service = max(band.service, queue.tag)
+        if queue.tag > band.service:
+            band.service = queue.tag
         queue.tag += queue.flow.increment
         if not queue.live:
             self._leave(queue)
