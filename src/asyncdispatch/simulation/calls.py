@@ -86,6 +86,10 @@ class SimulatedCall(APICall[Any]):
     def _is_other(self, state: State) -> bool:
         return self.target.uid is not None and self.target.uid != state[0]
 
+    def _keep(self, values: dict[str, Any]) -> None:
+        """Store `values` as the base class would, without a look at what was given: it is given by the engine alone."""
+        object.__setattr__(self, "__dict__", values)
+
 
 class Note(SimulatedCall):
     """A write of a free object that nothing binds, as most calls are: an Event, an annotation."""
@@ -94,9 +98,8 @@ class Note(SimulatedCall):
     verb = "apply"
 
     def __init__(self, number: int, target: ObjectRef, flow: str = "default", priority: int = 0) -> None:
-        # What the base class would store, without a look at what was given: most of all calls are notes.
         values = {"target": target, "flow": flow, "priority": priority, "common": self.free, "fields": {"note": number}}
-        object.__setattr__(self, "__dict__", values)
+        self._keep(values)
 
 
 class Bind(SimulatedCall):
@@ -109,9 +112,9 @@ class Bind(SimulatedCall):
     looks = True
     awaits_prerequisites = True
 
-    def __init__(self, node: str, **fields: Any) -> None:
-        super().__init__(**fields)
-        self.__dict__["fields"] = {"node": node}
+    def __init__(self, node: str, **values: Any) -> None:
+        values["fields"] = {"node": node}
+        self._keep(values)
 
     def settled_by(self, state: State | None, doubtful: bool) -> Settled:
         if state is None or self._is_other(state):
@@ -142,9 +145,9 @@ class Status(SimulatedCall):
     scope = SCOPE
     watched = True
 
-    def __init__(self, conditions: Mapping[str, Any], **fields: Any) -> None:
-        super().__init__(**fields)
-        self.__dict__["fields"] = conditions
+    def __init__(self, conditions: Mapping[str, Any], **values: Any) -> None:
+        values["fields"] = conditions
+        self._keep(values)
 
     def merge(self, pending: Any) -> Status:
         return Status({**pending.fields, **self.fields}, target=self.target, version=self.version)
@@ -179,9 +182,10 @@ class Make(SimulatedCall):
     verb = "create"
     looks = True
 
-    def __init__(self, key: str, **fields: Any) -> None:
-        super().__init__(idempotency_key=key, **fields)
-        self.__dict__["fields"] = {"key": key}
+    def __init__(self, key: str, **values: Any) -> None:
+        values["idempotency_key"] = key
+        values["fields"] = {"key": key}
+        self._keep(values)
 
     def settled_by(self, state: State | None, doubtful: bool) -> Settled:
         if state is None:

@@ -288,14 +288,14 @@ class _Checker:
         newest = 0
         for request in audit:
             call: Any = request.call
-            target, before, after, sent = call.target, request.before, request.after, request.sent
+            target, verb, before, after, sent = call.target, call.verb, request.before, request.after, request.sent
             lane = target.lane
             found, latest = last.get(lane, UNSEEN)
             if found is not before and found != before:
-                self._found("legal", f"a {call.verb} finds {before}, not {found}", request, request.landed)
+                self._found("legal", f"a {verb} finds {before}, not {found}", request, request.landed)
             if sent < latest:
                 if request.ended < latest and request.error == "":
-                    what = f"a {call.verb} was answered before an earlier one was sent"
+                    what = f"a {verb} was answered before an earlier one was sent"
                     self._found("real time", what, request, request.ended)
                 sent = latest
             last[lane] = found if after is before else after, sent
@@ -304,10 +304,10 @@ class _Checker:
                     if after[1] <= newest:
                         self._found("legal", f"version {after[1]} comes after {newest}", request, request.landed)
                     newest = after[1]
-                if call.verb != "apply" or after is None or after[2] != call.fields:
+                if verb != "apply" or after is None or after[2] != call.fields:
                     self._changed(request, call, before, after)
-            elif call.verb != "get" and after is not None and not _shows(after, call):
-                self._found("legal", f"a {call.verb} is answered well, but changes nothing", request, request.landed)
+            elif verb != "get" and after is not None and not _shows(after, call):
+                self._found("legal", f"a {verb} is answered well, but changes nothing", request, request.landed)
             if target.uid is not None or call.version is not None:
                 self._fenced(request, call)
         self.checks["legal"] += len(audit)

@@ -119,7 +119,8 @@ def play_many(
             left -= report.calls
             yield report
         return
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+    # What is there before the first run is not looked at again after each.
+    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=gc.freeze) as pool:
         waiting: list[Any] = []
         left = calls
         while left > 0 or waiting:

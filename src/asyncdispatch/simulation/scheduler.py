@@ -180,10 +180,10 @@ class Scheduler:
         """What has changed up to the cycle before."""
         changes, core = self.server.changes, self.shell.core
         for ref, state in changes[self._seen : self._due]:
-            if ref.kind == "Node":
-                core.forget(ref, "the node is gone", now)
-                continue
             if state is None:
+                if ref.kind == "Node":
+                    core.forget(ref, "the node is gone", now)
+                    continue
                 core.forget(ref, "deleted", now)
                 self._end(ref, now)
                 known = self.view.get(ref.name)

@@ -215,10 +215,10 @@ class Server:
     def land(self, request: RequestRecord, now: int) -> Any:
         """Carry a request out: its value, or the `Problem` for which it is refused."""
         call = request.call
-        target = call.target
+        target, verb = call.target, call.verb
         lane = target.lane
         before = self.objects.get(lane)
-        if call.verb == "apply":  # nothing binds it, so nothing can be wrong with it; it leaves exactly what it says
+        if verb == "apply":  # nothing binds it, so nothing can be wrong with it; it leaves exactly what it says
             self.revision = revision = self.revision + 1
             uid = f"u{revision}" if before is None else before[0]
             request.landed = now
@@ -227,13 +227,13 @@ class Server:
             self._append(request)
             return revision
         if (problem := self.refusal(call, before)) is not None:
-            if before is None and call.verb == "get":
+            if before is None and verb == "get":
                 request.landed = now
                 self._append(request)  # that nothing is there was read, too
             return problem
         request.landed = now
         request.before = before
-        request.after = after = before if call.verb == "get" else self.change(call, before)
+        request.after = after = before if verb == "get" else self.change(call, before)
         self._append(request)
         if call.watched and after is not before:
             self.changes.append((target, after))
