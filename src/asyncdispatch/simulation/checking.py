@@ -53,6 +53,8 @@ class _Checker:
         """For each uid, when its last writer's term began, and whether it is bound."""
         self.others: list[CallRecord] = []
         """Calls that one look has not settled."""
+        self.scheduled: list[CallRecord] = []
+        """Calls of contexts that one look has settled."""
         self._tickets: dict[tuple[int, int], CallRecord] = {}
         self._keys: dict[Any, int] = {}
 
@@ -70,12 +72,12 @@ class _Checker:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def _calls(self) -> None:
-        """Most calls are sent once, in time and outside of any context, and told in time of the success that they had:
-        that keeps every rule, and is seen by one look. All others are looked at rule by rule."""
-        plain, others = 0, self.others
+        """Most calls are sent once, in time, and told in time of the success that they had: that keeps every rule, and
+        is seen by one look. All others are looked at rule by rule."""
+        plain, scheduled, others = 0, self.scheduled, self.others
         for record in self.history.calls:
             requests = record.requests
-            if len(requests) == 1 and record.how == "succeeded" and record.tellings == 1 and record.context is None:
+            if len(requests) == 1 and record.how == "succeeded" and record.tellings == 1:
                 request = requests[0]
                 if (
                     request.error == ""
@@ -84,15 +86,20 @@ class _Checker:
                     and not request.look
                     and record.lead is None
                 ):
-                    plain += 1
-                    continue
+                    if (context := record.context) is None:
+                        plain += 1
+                        continue
+                    if request.sent <= record.told <= context.over and record.call.idempotency_key is None:
+                        scheduled.append(record)  # nobody can have joined it
+                        continue
             others.append(record)
             if record.lead is not None:
                 self.joiners[record.lead].append(record)
         for record in others:
             self._call(record)
         for rule in ("one outcome", "success has its effect", "nothing too late", "once"):
-            self.checks[rule] += plain
+            self.checks[rule] += plain + len(scheduled)
+        self.checks["nothing of an ended context"] += 2 * len(scheduled)  # of each its request and its success
 
     def _call(self, record: CallRecord) -> None:
         self.checks["one outcome"] += 1
@@ -189,10 +196,10 @@ class _Checker:
             self._merged(record, heir)
 
     def _heir(self, record: CallRecord) -> CallRecord | None:
-        """The call that it names. Nearly always one of the few that one look has not settled."""
+        """The call that it names. Nearly always one of a context, or of the few that one look has not settled."""
         name = record.replica, record.by
         if not self._tickets:
-            self._tickets = {(each.replica, each.ticket): each for each in self.others}
+            self._tickets = {(each.replica, each.ticket): each for each in (*self.scheduled, *self.others)}
         if name not in self._tickets and len(self._tickets) < len(self.history.calls):
             self._tickets = {(each.replica, each.ticket): each for each in self.history.calls}
         return self._tickets.get(name)

@@ -103,8 +103,9 @@ class Shell:
             record.context = context
         if heard:
             record.heard = True
-        if entry.more is not None and (lead := entry.lead) is not entry:
-            record.lead = lead.waiter
+        more = entry.more
+        if more is not None and more.lead is not None:
+            record.lead = more.lead.waiter
         self._calls.append(record)
         return record
 
