@@ -15,6 +15,7 @@ from asyncdispatch import (
     ConfigurationError,
     Effect,
     FunctionCall,
+    MissingField,
     ObjectRef,
     Refused,
     Unknown,
@@ -188,35 +189,75 @@ class DecoratedChild(Unannotated):
     call_type = "decorated_child"
 
 
-# Type checkers know class attributes as defaults only where they are annotated.
-unannotated: Any = Unannotated
-decorated_child: Any = DecoratedChild
-plain: Any = Plain
-child: Any = Child
+class Creates:
+    """A mixin, which is no call."""
+
+    effect = Effect.CREATE
+
+
+@dataclass(frozen=True, kw_only=True)
+class BelowPlain(Creates, Plain):
+    payload: int = 0
+
+    async def execute(self, attempt: Attempt) -> str:
+        return f"{self.call_type} {self.payload}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slotted(APICall[str]):
+    call_type = "slotted"
+    timeout = 4.0
+    payload: int = 0
+
+    async def execute(self, attempt: Attempt) -> str:
+        return f"{self.call_type} {self.payload} {self.timeout}"  # type: ignore[operator]
+
+
+class OwnInit(Plain):
+    def __init__(self, payload: int, **fields: Any) -> None:
+        object.__setattr__(self, "payload", payload)
+        super().__init__(**fields)
+
+    async def execute(self, attempt: Attempt) -> str:
+        return f"{self.call_type} {self.payload}"  # type: ignore[attr-defined]
+
+
+class OwnFunction(FunctionCall[str]):
+    def __init__(self, payload: int, **fields: Any) -> None:
+        object.__setattr__(self, "payload", payload)
+        super().__init__(self.say, **fields)
+
+    async def say(self, attempt: Attempt) -> str:
+        return f"{self.call_type} {self.payload}"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
     ("made", "call_type", "effect", "value"),
     [
         (Decorated(target=pod(), payload=1), "decorated", Effect.READ, "decorated 1"),
-        (unannotated(target=pod(), payload=2), "unannotated", Effect.CREATE, "unannotated 2"),
-        (plain(target=pod()), "plain", Effect.READ, "plain"),
-        (child(target=pod()), "child", Effect.READ, "child"),
-        (decorated_child(target=pod(), payload=3), "decorated_child", Effect.CREATE, "decorated_child 3"),
+        (Unannotated(target=pod(), payload=2), "unannotated", Effect.CREATE, "unannotated 2"),
+        (Plain(target=pod()), "plain", Effect.READ, "plain"),
+        (Child(target=pod()), "child", Effect.READ, "child"),
+        (DecoratedChild(target=pod(), payload=3), "decorated_child", Effect.CREATE, "decorated_child 3"),
+        (BelowPlain(target=pod(), payload=4), "plain", Effect.CREATE, "plain 4"),
+        (Slotted(target=pod(), payload=5), "slotted", Effect.IDEMPOTENT_WRITE, "slotted 5 4.0"),
+        (OwnInit(6, target=pod()), "plain", Effect.READ, "plain 6"),
+        (OwnFunction(7, target=pod(), call_type="own"), "own", Effect.IDEMPOTENT_WRITE, "own 7"),
     ],
 )
 async def test_call_types_are_subclasses_decorated_or_not(made: Any, call_type: str, effect: Effect, value: str):
-    """`call_type` and `effect` may be class attributes, with an annotation or without."""
+    """`call_type` and `effect` may be class attributes, with an annotation or without, of a plain class, a mixin or a
+    dataclass, with slots and with an `__init__` of its own."""
     assert (made.call_type, made.effect) == (call_type, effect)
     async with running() as dispatcher:
         assert await dispatcher.run(made) == value
 
 
 def test_class_attributes_are_defaults_and_fields_win():
-    assert plain(target=pod()).flow == "mine"
-    assert plain(target=pod(), flow="other").flow == "other"
-    assert unannotated(target=pod(), effect=Effect.READ).effect is Effect.READ
-    assert unannotated(target=pod()).awaits_prerequisites is True
+    assert Plain(target=pod()).flow == "mine"
+    assert Plain(target=pod(), flow="other").flow == "other"
+    assert Unannotated(target=pod(), effect=Effect.READ).effect is Effect.READ  # type: ignore[operator]
+    assert Unannotated(target=pod()).awaits_prerequisites is True  # type: ignore[operator]
 
 
 def test_a_wrong_class_attribute_is_refused_when_the_class_is_made():
@@ -225,6 +266,26 @@ def test_a_wrong_class_attribute_is_refused_when_the_class_is_made():
         class Wrong(APICall[None]):
             call_type = "wrong"
             priority = "high"  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("base", [Decorated, DecoratedChild])
+def test_what_a_generated_init_would_overwrite_is_refused(base: type[Decorated]):
+    """A plain class below a dataclass: its value would be lost, so that a create, say, might be sent twice."""
+
+    class Below(base):  # type: ignore[misc, valid-type]
+        effect = Effect.IDEMPOTENT_WRITE
+        priority = 7
+
+    remedy = r"priority=0: Below states 7, which .* has overwritten: make it a dataclass as well"
+    with pytest.raises(ConfigurationError, match=remedy):
+        validate_call(Below(target=pod(), effect=Effect.IDEMPOTENT_WRITE))
+    validate_call(Below(target=pod(), effect=Effect.IDEMPOTENT_WRITE, priority=8))
+    validate_call(dataclass(frozen=True, kw_only=True)(Below)(target=pod()))
+
+
+def test_a_field_in_a_slot_is_checked_as_well():
+    with pytest.raises(ConfigurationError, match="priority='high'"):
+        validate_call(Slotted(target=pod(), priority="high"))  # type: ignore[arg-type]
 
 
 def test_calls_are_frozen_values():
@@ -270,7 +331,7 @@ def test_a_function_call_takes_every_field_and_has_every_default():
     assert "call_type='write'" in repr(made)
 
 
-@pytest.mark.parametrize("make", [lambda **f: FunctionCall(at_once, **f), plain])
+@pytest.mark.parametrize("make", [lambda **f: FunctionCall(at_once, **f), Plain])
 def test_an_unknown_field_is_a_type_error_that_names_it(make: Any):
     with pytest.raises(TypeError, match="urgency"):
         make(call_type="write", target=pod(), urgency=3)
@@ -280,8 +341,10 @@ def test_an_unknown_field_is_a_type_error_that_names_it(make: Any):
 def test_a_call_needs_a_type_and_a_target(missing: str):
     fields: dict[str, Any] = {"call_type": "write", "target": pod()}
     del fields[missing]
-    with pytest.raises(ConfigurationError, match=rf"{missing}=None: FunctionCall needs it"):
-        validate_call(FunctionCall(at_once, **fields))
+    extra: dict[str, Any] = {"timeout": 3.0}
+    for more in ({}, extra):
+        with pytest.raises(MissingField, match=rf"{missing}=None: FunctionCall needs it"):
+            FunctionCall(at_once, **fields, **more)
 
 
 async def test_a_call_type_without_execute_says_so():
@@ -297,7 +360,7 @@ async def test_a_call_type_without_execute_says_so():
 
 async def test_the_optional_hooks_have_defaults():
     """Nothing is merged, nothing is a no-op, nothing changes, and nothing is known of an error."""
-    made: APICall[Any] = plain(target=pod())
+    made: APICall[Any] = Plain(target=pod())
     obj = pod_dict()
     assert made.merge(made) is None
     assert made.is_noop() is False

@@ -1,6 +1,9 @@
 """The tree of exceptions, and what each of them carries."""
 
+import copy
 import inspect
+import pickle
+from collections.abc import Callable
 
 import pytest
 
@@ -81,6 +84,22 @@ def test_a_configuration_error_is_a_value_error_with_a_remedy():
     assert isinstance(error, ValueError)
     assert str(error) == "capacity=0: must be 1 or more"
     assert (error.field, error.value, error.remedy) == ("capacity", 0, "must be 1 or more")
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))])
+@pytest.mark.parametrize(
+    "error",
+    [
+        Backpressure(1.5, 3, 4, "flow"),
+        ConfigurationError("field", 3, "must be less"),
+        CallCancelled("call 1 was cancelled", Cancelled("enough")),
+        PrerequisiteFailed("it failed", "volume"),
+        StaleContext("it has ended"),
+    ],
+)
+def test_errors_can_be_copied_and_pickled(error: DispatchError, copied: Callable[[DispatchError], DispatchError]):
+    again = copied(error)
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 
 
 def test_the_public_names_are_there():

@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from asyncdispatch.config import RetryPolicy, check_seconds
 from asyncdispatch.contexts import SchedulingContext
-from asyncdispatch.errors import ConfigurationError
+from asyncdispatch.errors import ConfigurationError, MissingField
 
 __all__ = [
     "APICall",
@@ -308,7 +308,10 @@ class APICall(Generic[T]):
     neither block nor change anything.
     """
 
-    call_type: str
+    if TYPE_CHECKING:
+        call_type: str = ""  # a type checker knows no field that is given as a class attribute
+    else:
+        call_type: str
     target: ObjectRef
     effect: Effect = Effect.IDEMPOTENT_WRITE
     idempotency_key: Hashable | None = None
@@ -333,16 +336,22 @@ class APICall(Generic[T]):
     """True for writes of a class without optional hooks and class-wide values that bind; kept likewise."""
     common: ClassVar[bool] = False
     """True for a call of a free class that is given no field that binds it: set in the instance as it is made."""
+    hidden: ClassVar[Mapping[str, Any]] = {}
+    """Values that a plain class states as attributes, below a dataclass whose `__init__` does not know of them."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.hooks = frozenset(name for name in _HOOKS if getattr(cls, name) is not getattr(APICall, name))
         annotations = inspect.get_annotations(cls)
-        for name in _FIELDS & cls.__dict__.keys() - annotations.keys():
-            _check_field(f"{cls.__name__}.{name}", name, cls.__dict__[name])
-            # @dataclass takes a plain class attribute for a default only if it is annotated.
+        above = next(base for base in cls.__mro__[1:] if "__dataclass_fields__" in vars(base))
+        stated = _stated_by(cls, above)
+        for name in stated.keys() - annotations.keys():
+            _check_field(f"{cls.__name__}.{name}", name, stated[name])
+            # @dataclass takes for a default what is annotated, in the class itself.
             annotations[name] = APICall.__annotations__[name]
+            setattr(cls, name, stated[name])
         cls.__annotations__ = annotations
+        cls.hidden = stated if stated and vars(above).get("__init__") not in _OWN_INITS else {}
         given = {name for base in cls.__mro__ if base is not APICall for name in vars(base)}
         cls.free = not cls.hooks and not given & _BINDING and cls.effect is not Effect.READ
 
@@ -377,6 +386,16 @@ _COMMON = frozenset({"call_type", "target", "priority", "flow", "timeout"})
 """What a call may be given and still be a common one: which it is and when it is urgent."""
 _BINDING = _FIELDS - _COMMON - {"effect"}
 _INT32 = range(-(2**31), 2**31)
+
+
+def _stated_by(cls: type, above: type) -> dict[str, Any]:
+    """Fields that are attributes of a class, and of plain classes and mixins between it and the dataclass `above`."""
+    stated: dict[str, Any] = {}
+    for base in cls.__mro__[: cls.__mro__.index(above)]:
+        for name in _FIELDS & vars(base).keys() - stated.keys():
+            stated[name] = vars(base)[name]
+    # With slots=True a class is made twice, the second time with slots where the values were.
+    return {name: value for name, value in stated.items() if not inspect.ismemberdescriptor(value)}
 
 
 def _check_field(label: str, name: str, value: Any) -> None:
@@ -423,6 +442,8 @@ class FunctionCall(APICall[T]):
     """A call made of an async function: `FunctionCall(fn, call_type=..., target=...)`, `fn(attempt)` awaitable."""
 
     fn: Callable[[Attempt], Awaitable[T]] = field(kw_only=False)
+    if TYPE_CHECKING:
+        call_type: str  # pyright: ignore[reportGeneralTypeIssues]  # no class of its own states it
 
     def execute(self, attempt: Attempt) -> Awaitable[T]:  # type: ignore[override]
         return self.fn(attempt)  # one frame less than awaiting it; the dispatcher awaits any awaitable
@@ -438,11 +459,23 @@ _ABSENT: Any = object()
 
 
 def _init_call(self: APICall[Any], /, **fields: Any) -> None:
+    for name in ("call_type", "target"):
+        if name not in fields:
+            _check_stated(self, name)
+    _keep(self, fields)
+
+
+def _keep(call: APICall[Any], fields: dict[str, Any]) -> None:
     if _common(fields):
-        fields["common"] = self.free
+        fields["common"] = call.free
     elif not fields.keys() <= _FIELDS:
-        raise TypeError(f"{type(self).__name__} has no field {min(fields.keys() - _FIELDS)!r}")
-    _fill(self, fields)
+        raise TypeError(f"{type(call).__name__} has no field {min(fields.keys() - _FIELDS)!r}")
+    call.__dict__.update(fields)  # beside what a subclass has set of its own before
+
+
+def _check_stated(call: APICall[Any], name: str) -> None:
+    if not hasattr(call, name):
+        raise MissingField(name, None, f"{type(call).__name__} needs it, as a field or class attribute")
 
 
 def _init_function_call(
@@ -458,23 +491,30 @@ def _init_function_call(
     fields = {"fn": fn}
     if call_type is not _ABSENT:
         fields["call_type"] = call_type
+    else:
+        _check_stated(self, "call_type")
     if target is not _ABSENT:
         fields["target"] = target
+    else:
+        _check_stated(self, "target")
     if priority is not _ABSENT:
         fields["priority"] = priority
     if flow is not _ABSENT:
         fields["flow"] = flow
-    if not others:
+    if others or type(self) is not FunctionCall:
+        _keep(self, others)
+        self.__dict__.update(fields)
+    else:
         fields["common"] = self.free
         _fill(self, fields)
-    else:
-        _init_call(self, **others)
-        self.__dict__.update(fields)
 
+
+_OWN_INITS = (_init_call, _init_function_call)
 
 if not TYPE_CHECKING:
-    APICall.__init__ = _init_call
-    FunctionCall.__init__ = _init_function_call
+    for _class, _init in zip((APICall, FunctionCall), _OWN_INITS, strict=True):
+        _init.__signature__ = inspect.signature(_class.__init__)
+        _class.__init__ = _init
 
 
 def validate_call(call: APICall[Any]) -> None:
@@ -482,15 +522,26 @@ def validate_call(call: APICall[Any]) -> None:
     if not isinstance(call, APICall):
         raise ConfigurationError("call", call, "must be an APICall: subclass it, or use FunctionCall")
     values = call.__dict__
+    if "target" not in values or "call_type" not in values:  # stated by its class, in slots, or never given
+        values = {name: getattr(call, name, None) for name in _FIELDS}
+    if call.hidden and "__dataclass_fields__" not in vars(type(call)):
+        _check_hidden(call)
     for name, value in values.items():
         # The common, good values are told by their exact type alone.
         if (_EXACT.get(name) is not type(value) or not value) and name in _FIELDS:
             _check_field(name, name, value)
-    if "target" not in values or "call_type" not in values:
-        for name in ("call_type", "target"):
-            if not hasattr(call, name):
-                raise ConfigurationError(name, None, f"{type(call).__name__} needs it, as a field or class attribute")
     if call.prerequisite is not None and call.context is None:
         raise ConfigurationError("prerequisite", call.prerequisite, "needs the context that requires it")
     if call.ordered and call.effect is not Effect.READ:
         raise ConfigurationError("ordered", True, "is for reads; writes on one object are in order by themselves")
+
+
+def _check_hidden(call: APICall[Any]) -> None:
+    """A generated `__init__` stores its own defaults, over what a plain class below it states."""
+    for name, value in call.hidden.items():
+        given, default = getattr(call, name), call.__dataclass_fields__[name].default
+        if given is not value and given is default:
+            remedy = (
+                f"{type(call).__name__} states {value!r}, which the __init__ of a dataclass above it has overwritten"
+            )
+            raise ConfigurationError(name, given, f"{remedy}: make it a dataclass as well")

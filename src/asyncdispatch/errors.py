@@ -4,6 +4,7 @@
 
     DispatchError
     ├── ConfigurationError        a value that can't be meant (also a ValueError)
+    │   └── MissingField          a call is made without what it needs (also a TypeError)
     ├── RefusedError              a call that was not accepted; nothing was queued
     │   ├── Backpressure          no room: come back after `retry_after` seconds
     │   ├── StaleContext          its scheduling context has ended
@@ -43,6 +44,7 @@ __all__ = [
     "DispatchError",
     "DispatcherClosed",
     "MergeFailed",
+    "MissingField",
     "OutcomeError",
     "PrerequisiteFailed",
     "RefusedError",
@@ -51,7 +53,10 @@ __all__ = [
 
 
 class DispatchError(Exception):
-    """Root of all errors of this library."""
+    """Root of all errors of this library. They can be copied, and pickled where what they tell of can be."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.__class__.__new__, (self.__class__, *self.args), self.__dict__
 
 
 class ConfigurationError(DispatchError, ValueError):
@@ -62,6 +67,10 @@ class ConfigurationError(DispatchError, ValueError):
         self.field = field
         self.value = value
         self.remedy = remedy
+
+
+class MissingField(ConfigurationError, TypeError):
+    """A call was made without a field that it needs."""
 
 
 class RefusedError(DispatchError):

@@ -87,13 +87,22 @@ class Label(APICall[dict[str, str]]):
 
 @dataclass(frozen=True, kw_only=True)
 class Mark(APICall[None]):
-    """With class attributes; one that has no default needs its annotation, or the checkers ask for it in each call."""
+    """With class attributes, annotated or not."""
 
     call_type: str = "mark"
     effect = Effect.CREATE
 
     async def execute(self, attempt: Attempt) -> None:
         return None
+
+
+class Bare(APICall[int]):
+    """No dataclass."""
+
+    call_type = "bare"
+
+    async def execute(self, attempt: Attempt) -> int:
+        return attempt.number
 
 
 async def count(attempt: Attempt) -> int:
@@ -127,6 +136,7 @@ async def use(dispatcher: Dispatcher) -> None:
     assert_type(handle.done(), bool)
     assert_type(handle.cancel("no longer"), bool)
     assert_type(await dispatcher.run(FunctionCall(count, call_type="count", target=POD)), int)
+    assert_type(await dispatcher.run(Bare(target=POD)), int)
     assert_type(await dispatcher.dispatch(Mark(target=POD)), CallHandle[None])
     assert_type(dispatcher.submit_threadsafe(label), Future[dict[str, str]])
     handle.add_done_callback(told)

@@ -23,12 +23,6 @@ from asyncdispatch.traces import TraceRecorder, what_if
 POD = ObjectRef("v1", "Pod", "default", "web-0")
 
 
-class Bare(APICall[None]):
-    """Good at run time, but checkers do not see that the field is given: annotate it."""
-
-    call_type = "bare"
-
-
 class Read(APICall[str]):
     async def execute(self, attempt: Attempt) -> int:  # type: ignore[override]
         return 1
@@ -67,7 +61,7 @@ async def mistakes(dispatcher: Dispatcher) -> None:
 
 
 def calls() -> None:
-    Bare(target=POD)  # type: ignore[call-arg]
+    Read(call_type="read")  # type: ignore[call-arg]
     FunctionCall(no_attempt, call_type="count", target=POD)  # type: ignore[arg-type]
     FunctionCall(not_async, call_type="count", target=POD)  # type: ignore[arg-type]
     FunctionCall(count, call_type="count", target="web-0")  # type: ignore[arg-type]
