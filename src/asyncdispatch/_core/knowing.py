@@ -31,11 +31,13 @@ class Knowing(Waiting):
 
     # -- objects ------------------------------------------------------------------------------------------------------
 
-    def see(self, lane: str, uid: str | None, version: int | None, now: int) -> None:
-        """An object was seen with a uid and version: calls for another one of its name are GONE (laws L2, L8)."""
+    def see(self, lane: str, uid: str | None, version: int | None, now: int) -> bool:
+        """An object was seen with a uid and version: calls for another one of its name are GONE (laws L2, L8). False if
+        that is outdated: it changes nothing."""
         before = self.objects.uid_of(lane)
-        if not self.objects.meet(lane, uid, version):
-            return
+        changed = self.objects.meet(lane, uid, version)
+        if not changed:
+            return changed is not None
         if before is not None:
             self.memory.forget_object(lane)
         for entry in self.lanes.entries(lane):
@@ -44,6 +46,7 @@ class Knowing(Waiting):
                 continue
             for handle in list(self.living(entry)):
                 self._depart(handle, now, Failed, gone(ref), OTHER_OBJECT)
+        return True
 
     def forget(self, ref: ObjectRef, reason: str, now: int) -> int:
         """The object is gone: cancel what waits or flies for it, and what depends on it (rules R13, R18).
@@ -119,9 +122,8 @@ class Knowing(Waiting):
         self, ref: ObjectRef, version: int | None, deleting: bool, fresh: bool, now: int
     ) -> tuple[bool, list[OwnWrite]]:
         """An object was observed. Whether it changes anything, and the ended writes that it may not show yet."""
-        if self.objects.outdated(ref.lane, ref.uid, version):
+        if not self.see(ref.lane, ref.uid, version, now):
             return False, self.objects.writes(ref.lane)
-        self.see(ref.lane, ref.uid, version, now)
         if deleting:
             self.memory.forget_object(ref.lane)
         writes = self.objects.seen(ref.lane, ref.uid, version, fresh)

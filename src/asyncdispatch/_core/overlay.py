@@ -106,15 +106,16 @@ class Objects:
         known = self.table.get(lane)
         return known is not None and known.outdates(uid, version)
 
-    def meet(self, lane: str, uid: str | None, version: int | None) -> bool:
-        """Take note of an object as seen. True if its uid is not the one known before (or none was)."""
+    def meet(self, lane: str, uid: str | None, version: int | None) -> bool | None:
+        """Take note of an object as seen. True if its uid is not the one known before (or none was), None if what was
+        seen is outdated."""
+        known = self.table.get(lane)
+        if known is not None and known.outdates(uid, version):
+            return None
         if uid is None:
             return False
-        known = self.table.get(lane)
         if known is None:
             known = self._make(lane)
-        elif known.outdates(uid, version):
-            return False
         changed = known.uid != uid
         if changed:
             if known.last_uid not in (None, uid):
