@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from weakref import ref
 
 import pytest
 
 from asyncdispatch.calls import ObjectRef
 from asyncdispatch.errors import ConfigurationError
-from asyncdispatch.simulation import FAULTS, SCENARIOS, TROUBLES, History, Scenario, play_many, simulate, story
+from asyncdispatch.simulation import (
+    FAULTS,
+    SCENARIOS,
+    TROUBLES,
+    History,
+    Scenario,
+    Simulation,
+    play_many,
+    simulate,
+    story,
+)
 from asyncdispatch.simulation.calls import Note, SimulatedCall
 
 ROOT = Path(__file__).parents[2]
@@ -92,6 +104,26 @@ def test_one_seed_is_one_history() -> None:
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == first
+
+
+@pytest.mark.parametrize("name", ["steady", "leaders"])
+def test_what_has_been_played_is_gone_at_once(name: str) -> None:
+    """`play` does without the garbage collector: what a run leaves to it is looked at after each run."""
+    simulation = Simulation(SCENARIOS[name].but(calls=500), 5)
+    history = simulation.run()
+    whole, server, scheduler = ref(simulation), ref(simulation.server), ref(simulation.schedulers[0])
+    succeeded = [record for record in history.calls if record.how == "succeeded"]
+    assert succeeded
+    assert all(record.entry is None for record in succeeded)
+    records = [ref(record) for record in history.calls]
+    gc.disable()
+    try:
+        del simulation, succeeded
+        assert (whole(), server(), scheduler()) == (None, None, None)
+        history.forget()
+        assert sum(record() is not None for record in records) < len(records) * 0.05  # who have joined each other
+    finally:
+        gc.enable()
 
 
 def test_another_seed_is_another_history() -> None:
