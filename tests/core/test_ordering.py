@@ -1,6 +1,8 @@
 """Law L7 in single scenes: how flows take turns, enter, leave and come back. `test_order_oracle.py` has the rest."""
 
+import gc
 from collections import Counter
+from weakref import ref
 
 import pytest
 
@@ -215,3 +217,23 @@ def test_a_light_flow_does_not_wait_for_a_flood() -> None:
     serve(driver, 5)
     many(driver, "light", 1)
     assert "light" in [serve(driver, 1) for _ in range(3)]
+
+
+def test_a_queue_that_is_left_is_gone_at_once() -> None:
+    """A flow that comes and goes leaves nothing to the garbage collector, also of calls that came back older."""
+    driver = weighted(a=1.0)
+    many(driver, "a", 2)
+    first = driver.start()
+    assert first is not None
+    driver.fail(first, RETRY)
+    driver.advance(10.0)
+    queue = ref(driver.core.flows["a"].queues[0].fifo)
+    assert queue() is not None
+    gc.disable()
+    try:
+        serve(driver, 2)
+        assert driver.core.flows["a"].queues == []
+        assert queue() is None
+    finally:
+        gc.enable()
+    driver.finish()
