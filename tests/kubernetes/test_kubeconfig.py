@@ -105,7 +105,7 @@ async def test_inside_a_pod(monkeypatch, tmp_path):
         (lambda: token.write_text(""), "is empty"),
         (lambda: token.write_text(f"{SECRET} {SECRET}"), "is no token"),
         (lambda: authority.write_text(SECRET), "certificate authority can't be loaded"),
-        (lambda: token.unlink(), r"can't be read \(No such file or directory\): mount the service account, or"),
+        (lambda: authority.unlink(), r"can't be read \(No such file or directory\): mount the service account, or"),
         (lambda: monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "tcp"), "KUBERNETES_SERVICE_PORT='tcp': must be a port"),
     ):
         token.write_text("pod-token")
@@ -113,6 +113,18 @@ async def test_inside_a_pod(monkeypatch, tmp_path):
         with pytest.raises(ConfigurationError, match=says) as caught:
             await Cluster.connect().__aenter__()
         assert SECRET not in told(caught.value)
+
+
+async def test_inside_a_pod_without_a_token(monkeypatch, tmp_path):
+    """The kubeconfig, as anywhere else; if there is none either, both are told."""
+    monkeypatch.setattr(access, "SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    with pytest.raises(ConfigurationError, match=rf"kubeconfig='~/.kube/config': no such file.*{tmp_path}/token"):
+        await Cluster.connect().__aenter__()
+    written(tmp_path, kubeconfig(), "home/.kube/config")
+    async with Cluster.connect() as cluster:
+        assert cluster.transport.server == "https://api.example:6443"
 
 
 USERS: dict[str, tuple[dict[str, Any], str | None]] = {
@@ -171,7 +183,7 @@ def test_paths(monkeypatch, tmp_path):
     assert kubeconfig_paths(path) == [path]
     with pytest.raises(ConfigurationError, match="kubeconfig="):
         kubeconfig_paths(tmp_path / "missing")
-    with pytest.raises(ConfigurationError, match="kubeconfig=7"):
+    with pytest.raises(ConfigurationError, match="kubeconfig=.int.: must be the path"):
         kubeconfig_paths(7)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="no such file"):
         kubeconfig_paths(None)
@@ -304,3 +316,29 @@ async def test_a_kubeconfig_that_cannot_be_read(tmp_path):
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigurationError, match="is not YAML"):
         await Cluster.connect(path).__aenter__()
+
+
+NO_PATHS: dict[str, Any] = {
+    "its contents": kubeconfig(),
+    "a part of it": [{"name": "u", "user": {"token": SECRET}}],
+    "bytes": json.dumps(kubeconfig()).encode(),
+    "its text": json.dumps(kubeconfig()),
+    "its text, as YAML": f"token: {SECRET}\nkind: Config",
+    "its text, encoded": json.dumps(kubeconfig()).encode().hex() + SECRET,
+}
+
+
+@pytest.mark.parametrize("given", NO_PATHS.values(), ids=NO_PATHS.keys())
+async def test_contents_given_instead_of_a_path_are_not_told(monkeypatch, tmp_path, given):
+    """As an argument, or in the environment: only its type, or nothing of it."""
+    with pytest.raises(ConfigurationError, match="kubeconfig=.*the path|kubeconfig='…': no such file") as caught:
+        await Cluster.connect(given).__aenter__()
+    assert SECRET not in told(caught.value)
+    if isinstance(given, str):
+        monkeypatch.setenv("KUBECONFIG", given)
+        with pytest.raises(ConfigurationError, match="kubeconfig='…': no such file") as caught:
+            await Cluster.connect().__aenter__()
+        assert SECRET not in told(caught.value)
+    with pytest.raises(ConfigurationError, match="context=") as caught:
+        await Cluster.connect(written(tmp_path, kubeconfig()), given).__aenter__()
+    assert SECRET not in told(caught.value)

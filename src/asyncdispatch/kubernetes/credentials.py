@@ -182,17 +182,7 @@ async def connect_client(kubeconfig: KubeconfigPath | None, context: str | None)
     From inside a cluster if nothing is asked for and this is one, else from a kubeconfig. Reads files, runs exec
     plugins and loads certificates in a thread. Raises `ConfigurationError`.
     """
-    if kubeconfig is None and context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
-
-        def load() -> Access:
-            return access_in_cluster(os.environ, reading.SERVICE_ACCOUNT)
-
-    else:
-        paths = kubeconfig_paths(kubeconfig)
-
-        def load() -> Access:
-            return access_by_kubeconfig(paths, context)
-
+    load = _source(kubeconfig, context)
     access, tls, client = await asyncio.to_thread(_first, load)
     settings: Any = type.__call__(client.Configuration)  # not a copy of a default that somebody has set
     settings.host = access.server.rstrip("/")
@@ -206,6 +196,24 @@ async def connect_client(kubeconfig: KubeconfigPath | None, context: str | None)
     rest.pool_manager = _session(tls, settings.connection_pool_maxsize)
     await theirs.close()
     return api_client, credentials
+
+
+def _source(kubeconfig: KubeconfigPath | None, context: str | None) -> Callable[[], Access]:
+    """What reads the credentials that `connect_client` is to use. A Pod without a token looks for a kubeconfig."""
+    in_pod = kubeconfig is None and context is None and bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+    token = reading.SERVICE_ACCOUNT / "token"
+    if in_pod and os.path.lexists(token):
+        return lambda: access_in_cluster(os.environ, reading.SERVICE_ACCOUNT)
+    try:
+        paths = kubeconfig_paths(kubeconfig)
+    except ConfigurationError as error:
+        if not in_pod:
+            raise
+        remedy = f"{error.remedy}: this is a Pod, but {token} is not there"
+        raise ConfigurationError(error.field, error.value, remedy) from None
+    if in_pod:
+        log.info("%s is not there, so that the kubeconfig is used", token, extra={"source": str(paths[0])})
+    return lambda: access_by_kubeconfig(paths, context)
 
 
 def _first(load: Callable[[], Access]) -> tuple[Access, Any, Any]:

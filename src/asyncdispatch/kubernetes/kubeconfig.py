@@ -27,16 +27,32 @@ KubeconfigPath = str | os.PathLike[str]
 def kubeconfig_paths(kubeconfig: KubeconfigPath | None, environ: Mapping[str, str] = os.environ) -> list[Path]:
     """The files to read: those given, else those that KUBECONFIG names, else `~/.kube/config`. All that exist.
 
-    Raises `ConfigurationError` if none does.
+    Raises `ConfigurationError` if none does. Who gives the contents instead of a path does not see them in it.
     """
-    if kubeconfig is not None and not isinstance(kubeconfig, (str, os.PathLike)):
-        raise ConfigurationError("kubeconfig", kubeconfig, "must be a path, or None for the usual places")
-    given = os.fspath(kubeconfig) if kubeconfig is not None else environ.get("KUBECONFIG") or "~/.kube/config"
-    found = [path for part in given.split(os.pathsep) if part and (path := Path(part).expanduser()).is_file()]
+    given: Any = environ.get("KUBECONFIG") or "~/.kube/config"
+    if kubeconfig is not None:
+        given = os.fspath(kubeconfig) if isinstance(kubeconfig, os.PathLike) else kubeconfig
+    if not isinstance(given, str):
+        remedy = "must be the path of a file (not what is in it), or None for the usual places"
+        raise ConfigurationError("kubeconfig", type(given).__name__, remedy)
+    found = [path for part in given.split(os.pathsep) if part and (path := _file(part)) is not None]
     if not found:
         remedy = "no such file: give a kubeconfig's path, set KUBECONFIG, or run in a Pod with a service account"
-        raise ConfigurationError("kubeconfig", given, remedy)
+        raise ConfigurationError("kubeconfig", _shown(given), remedy)
     return found
+
+
+def _shown(given: str) -> str:
+    """A path or a name, to be told. What is longer, or has lines or braces, may be a kubeconfig, encoded or not."""
+    return "…" if len(given) > 250 or not given.isprintable() or "{" in given else given
+
+
+def _file(path: str) -> Path | None:
+    try:
+        found = Path(path).expanduser()
+        return found if found.is_file() else None
+    except (OSError, ValueError, RuntimeError):  # too long, or the home of nobody
+        return None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -132,10 +148,13 @@ def read_kubeconfig(paths: Iterable[Path], context: str | None) -> Selected:
             for entry in _entries(parsed, section, path):
                 names.setdefault(entry.name, entry)
     wanted = current if context is None else context
+    if context is not None and not isinstance(context, str):
+        # Not shown: it may be a kubeconfig's part.
+        raise ConfigurationError("context", type(context).__name__, f"must be a context's name: {_choice(known)}")
     if not isinstance(wanted, str) or not wanted:
         raise ConfigurationError("context", context, f"the kubeconfig has no current-context: {_choice(known)}")
     if wanted not in known["contexts"]:
-        raise ConfigurationError("context", wanted, f"is not in the kubeconfig: {_choice(known)}")
+        raise ConfigurationError("context", _shown(wanted), f"is not in the kubeconfig: {_choice(known)}")
     chosen = known["contexts"][wanted]
     found = Section(f"context {wanted}", chosen.fields, chosen.folder)
     cluster, user = (_pointed_to(found, field, known) for field in ("cluster", "user"))
