@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asyncdispatch import Dispatcher, DispatcherConfig, traces
-from asyncdispatch.traces.format import LINES, VERSION
+from asyncdispatch.traces.format import FLAGS, LINES, VERSION
 from tests.shell import START, after, call
 
 GUIDE = Path(__file__).parents[2] / "docs" / "traces.md"
@@ -50,8 +50,8 @@ def test_every_field_is_named() -> None:
     """Of calls, failures, and of what may end a line."""
     source = Path(traces.__file__).parent
     written = "".join((source / name).read_text() for name in ("format.py", "recording.py"))
-    fields = set(re.findall(r'more\["([a-z_]+)"\]|fields\["([a-z_]+)"\]|^        "([a-z_]+)": ', written, re.MULTILINE))
-    names = {name for found in fields for name in found if name} | set(traces.format.FLAGS)
-    assert {"exhausted", "not_before", "began", "sheddable"} <= names
+    ways = (r'more\["([a-z_]+)"\]', r'fields\["([a-z_]+)"\]', r'^        "([a-z_]+)": ', r',"([a-z_]+)":')
+    names = {name for way in ways for name in re.findall(way, written, re.MULTILINE)} | set(FLAGS)
+    assert {"exhausted", "not_before", "began", "sheddable", "priority", "deletes"} <= names
     assert [name for name in sorted(names) if f"`{name}`" not in TEXT] == []
     assert TEXT.index(f"Version {VERSION}:")

@@ -116,6 +116,8 @@ def call_text(call: APICall[Any]) -> str:
         text += f',"timeout":{timeout}'
     if call.effect is not IDEMPOTENT_WRITE:
         text += f',"effect":"{call.effect.value}"'
+    if getattr(call, "deletes", False):  # no field, so that it may be so of a common call as well
+        text += ',"deletes":true'
     if not call.common:
         for name, value in _uncommon(call).items():
             text += f',"{name}":{json.dumps(value, separators=(",", ":"))}'

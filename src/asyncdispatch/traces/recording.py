@@ -132,7 +132,7 @@ class RecordedCore(DispatchCore):
     def submit_common(self, call: APICall[Any], now: int) -> Entry | None:
         entry = super().submit_common(call, now)
         if entry is not None and not self.quiet:
-            self.tape.add(f'["submit",{now - self.base},{entry.ticket},{call_text(call)}]')
+            self.tape.add(f'["submit",{now - self.base},{entry.ticket},{self._call(call)}]')
         return entry
 
     def next(self, now: int) -> Entry | None:

@@ -30,6 +30,7 @@ class StandIn(APICall[Any]):
     """A recorded call. Its hooks answer as `answers` says; it does nothing itself."""
 
     answers: Answers
+    deletes = False
 
     def merge(self, pending: Any) -> Self | None:
         return self if self.answers.merge(self) else None
@@ -39,13 +40,13 @@ class StandIn(APICall[Any]):
 
 
 _COMMON = frozenset({"type", "object", "priority", "flow", "timeout"})
-_SAME = ("priority", "flow", "timeout", "version", "not_before", "prerequisite", *FLAGS)
+_SAME = ("priority", "flow", "timeout", "version", "not_before", "prerequisite", *FLAGS, "deletes")
 
 
 def stand_in(fields: Mapping[str, Any], context: SchedulingContext | None, answers: Answers) -> StandIn:
     """The call of a line's fields. Raises `ValueError` (of which `ConfigurationError` is one) for one that can't be."""
     values: dict[str, Any] = {name: fields[name] for name in _SAME if name in fields}
-    values |= {name: bool(values[name]) for name in FLAGS if name in values}
+    values |= {name: bool(values[name]) for name in (*FLAGS, "deletes") if name in values}
     values["call_type"] = fields["type"]
     values["target"] = ref_of(fields["object"])
     values["hooks"] = frozenset(fields.get("hooks", ()))
