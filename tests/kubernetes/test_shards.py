@@ -206,6 +206,7 @@ async def test_the_shard_of_an_object(server):
     shards = Cluster(server.api_client()).shards("set", "ns", total=16)
     pod = {"metadata": {"name": "p", "namespace": "ns", "uid": "u"}}
     number = shards.shard_of(pod)
+    assert number == Cluster(server.api_client()).shards("set", "ns", "me", 16).shard_of(pod), "in this order, too"
     assert number == shards.shard_of({**pod, "kind": "Pod", "apiVersion": "v1"})
     assert number == shards.shard_of(ObjectRef("v1", "Pod", "ns", "p", "other"))
     assert not shards.owns(pod)
@@ -220,6 +221,7 @@ async def test_the_shard_of_an_object(server):
 @pytest.mark.parametrize(
     ("name", "options", "field"),
     [
+        ("set", {}, "total"),
         ("set", {"total": 0}, "total"),
         ("set", {"total": True}, "total"),
         ("set", {"total": 2, "key": 3}, "key"),

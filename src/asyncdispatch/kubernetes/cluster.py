@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from asyncdispatch.calls import ObjectRef, version_of
-from asyncdispatch.errors import ConfigurationError
+from asyncdispatch.errors import ConfigurationError, MissingField
 from asyncdispatch.kubernetes.calls import Read
 from asyncdispatch.kubernetes.conditions import KEEP, Nomination, checked, timed
 from asyncdispatch.kubernetes.creation import Create, checked_new
@@ -53,8 +53,8 @@ class Cluster:
     ) -> AsyncIterator[Cluster]:
         """A cluster with a client of its own, closed at the end.
 
-        With neither argument and in a Pod, its service account; else the kubeconfig (by default where KUBECONFIG says,
-        or `~/.kube/config`) with its current context. Its token, client certificate and authorities are kept fresh:
+        With neither argument and in a Pod that has a token, its service account; else the kubeconfig (by default where
+        KUBECONFIG says, or `~/.kube/config`) with its current context. Its token, client certificate and authorities are kept fresh:
         read again when they change, expire or are refused, off the loop. Raises `ConfigurationError` for a file or
         context that is missing or broken, never telling a secret.
         """
@@ -254,13 +254,18 @@ class Cluster:
         name: str,
         namespace: str,
         identity: str | None = None,
+        total: int | None = None,
         *,
-        total: int,
         key: Key | None = None,
         handover_timeout: float = 30.0,
         **timing: float,
     ) -> ShardSet:
-        """A share of `total` shards, each fenced by a Lease of its own: see `ShardSet`, and enter it first."""
+        """A share of `total` shards, each fenced by a Lease of its own: see `ShardSet`, and enter it first.
+
+        `total` must be given: the same number in all replicas.
+        """
+        if total is None:
+            raise MissingField("total", None, "say how many shards there are: the same number in all replicas")
         return ShardSet(
             self.transport,
             name,
