@@ -226,12 +226,27 @@ async def test_an_error_in_writing_ends_the_trace_and_no_call(tmp_path: Path, ca
 
 
 async def test_it_ends_at_its_greatest_length(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What is there before is whole lines, and replays."""
-    recorder = await record_some(tmp_path / "trace", max_bytes=10_000_000)
+    """What is there before is whole lines, and replays: also where all of them come at once."""
+    recorder = await record_some(tmp_path / "trace", 30, max_bytes=10_000_000)
     assert recorder.ended is None
+    whole = (tmp_path / "trace").read_bytes()
+    for number, max_bytes in enumerate((3_000, len(whole) - 1), start=1):
+        recorder = await record_some(tmp_path / "short", 30, max_bytes=max_bytes)
+        assert recorder.ended == "it is as long as max_bytes lets it be"
+        assert len(caplog.records) == number
+        written = (tmp_path / "short").read_bytes()
+        assert max_bytes - 200 < len(written) <= max_bytes  # no line of these is longer
+        trace = read_trace(tmp_path / "short")
+        assert trace.note is None
+        replay(trace)
+    await record_some(tmp_path / "trace", 30, max_bytes=len(whole))
+    assert len(caplog.records) == 2
+
+
+async def test_not_even_its_header_has_room(tmp_path: Path) -> None:
     recorder = await record_some(tmp_path / "short", max_bytes=100)
     assert recorder.ended == "it is as long as max_bytes lets it be"
-    assert len(caplog.records) == 1
+    assert (tmp_path / "short").read_bytes() == b""
 
 
 async def test_a_slow_file_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,13 +86,15 @@ class Tape:
         while lines and self.ended is None:
             batch = [lines.popleft() for _ in range(min(len(lines), AT_ONCE))]
             data = ("\n".join(batch) + "\n").encode()
-            if len(data) > self._left:
-                self.end("it is as long as max_bytes lets it be")
-                break
+            full = len(data) > self._left
+            if full:
+                data = data[: data.rfind(b"\n", 0, self._left) + 1]  # whole lines
             self._left -= len(data)
             view = memoryview(data)
             while view:
                 view = view[self._file.write(view) :]
+            if full:
+                self.end("it is as long as max_bytes lets it be")
         if self.ended is not None:
             lines.clear()
         elif self._file is not self._raw:
