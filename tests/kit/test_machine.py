@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, run_state_machine_as_test
 from hypothesis.strategies import SearchStrategy
 
-from asyncdispatch import APICall, ConfigurationError, Dispatcher, DispatcherConfig, ObjectRef, Verdict
+from asyncdispatch import APICall, ConfigurationError, Dispatcher, DispatcherConfig, FunctionCall, ObjectRef, Verdict
 from asyncdispatch.kubernetes import PodBinding
 from asyncdispatch.testing import DispatcherMachine, Trouble, strategies
 
@@ -121,6 +121,7 @@ def test_runs_meet_everything() -> None:
     strategies.refs(),
     strategies.pods(),
     strategies.calls(PodBinding, target=ObjectRef("v1", "Pod", "ns", "p", "u"), node=st.just("n"), transport=None),
+    strategies.calls(FunctionCall, fn=st.just(print), call_type="x", target=strategies.refs()),
     strategies.verdicts(),
     strategies.errors(),
     strategies.configs(),
@@ -130,6 +131,7 @@ def test_what_is_drawn_can_be_meant(
     ref: ObjectRef,
     pod: dict[str, Any],
     call: PodBinding,
+    own: FunctionCall[Any],
     verdict: Verdict,
     error: Exception,
     config: DispatcherConfig,
@@ -139,6 +141,7 @@ def test_what_is_drawn_can_be_meant(
     assert ref.uid is None
     assert ObjectRef.of(pod).namespace == "default"
     assert call.node == "n"
+    assert own.call_type == "x"
     assert isinstance(error, Exception)
     Dispatcher(config)
     assert all(seconds >= 0 for seconds, _ in schedule)

@@ -87,7 +87,7 @@ def call_fields(**own: SearchStrategy[Any]) -> SearchStrategy[dict[str, Any]]:
 
 
 def calls(
-    call_type: type[C], *, fields: SearchStrategy[dict[str, Any]] | None = None, **own: SearchStrategy[Any] | Any
+    call_type: type[C], /, *, fields: SearchStrategy[dict[str, Any]] | None = None, **own: SearchStrategy[Any] | Any
 ) -> SearchStrategy[C]:
     """Calls of one class, with `own` fields drawn (a strategy) or fixed (anything else), and `fields` (by default of
     `call_fields()`) for control; what is in `own` wins."""
