@@ -252,6 +252,14 @@ def test_an_error_tells_the_history(steps: SteppedDispatcher) -> None:
     assert "PodBinding" not in error.__notes__[0]
 
 
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "1", None])
+def test_time_does_not_go_back(steps: SteppedDispatcher, seconds: Any) -> None:
+    """Nor anywhere but on by a number of seconds."""
+    for advance in (steps.advance, steps.stall, steps.driver.advance, steps.driver.stall, steps.driver.drain):
+        with pytest.raises(ConfigurationError, match="seconds"):
+            advance(seconds)
+
+
 # -- what is checked on the way -----------------------------------------------------------------------------------
 
 

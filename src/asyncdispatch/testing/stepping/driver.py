@@ -14,7 +14,7 @@ from asyncdispatch._core.machine import Machine
 from asyncdispatch._core.short import DispatchCore
 from asyncdispatch._core.states import SECOND, Entry
 from asyncdispatch.calls import APICall, ObjectRef, validate_call
-from asyncdispatch.config import DispatcherConfig
+from asyncdispatch.config import DispatcherConfig, check_seconds
 from asyncdispatch.contexts import SchedulingContext
 from asyncdispatch.errors import DispatchError, RefusedError
 from asyncdispatch.handles import CallHandle
@@ -227,6 +227,7 @@ class StepDriver(Reports):
 
     def advance(self, seconds: float) -> None:
         """Let time pass as a prompt loop sees it: everything is done when it is due."""
+        check_seconds("seconds", seconds, zero=True)
         end = self.now + ns(seconds)
         looks = 0
         while (due := self.core.wake_at(self.now)) <= end:
@@ -327,6 +328,7 @@ class StepDriver(Reports):
     # -- the end ------------------------------------------------------------------------------------------------
 
     def drain(self, seconds: float) -> None:
+        check_seconds("seconds", seconds, zero=True)
         stamp = self._begin()
         self.core.drain(self.now + ns(seconds), self.now)
         self.history.add(events.Closed(**stamp, until=self.now + ns(seconds)))

@@ -13,6 +13,7 @@ from asyncdispatch._core.overlay import integer_version
 from asyncdispatch._delays import Delays
 from asyncdispatch._observing import Observing
 from asyncdispatch.calls import APICall, Applied, Effect, ObjectRef, validate_call, version_of
+from asyncdispatch.config import check_seconds
 from asyncdispatch.outcomes import Overwritten
 from asyncdispatch.testing.apiserver import EmbeddedAPIServer
 from asyncdispatch.testing.clock import VirtualClock
@@ -195,6 +196,7 @@ class SteppedDispatcher(Observing):
 
     def advance(self, seconds: float) -> None:
         """Let time pass as a prompt loop sees it: what was asked to stop stops, what is due is done, time-outs too."""
+        check_seconds("seconds", seconds, zero=True)
         end = self.driver.now + ns(seconds)
         while True:
             for flight in self.flights:
