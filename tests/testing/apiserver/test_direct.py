@@ -218,9 +218,11 @@ async def test_deletes_record_what_was_removed(server: EmbeddedAPIServer, http: 
 async def test_admission_steps_can_be_added(server: EmbeddedAPIServer, http: Http) -> None:
     """A step sees every write on its way, and may change or refuse it."""
     seen = []
+    before = []
 
     def step(request: Admission) -> None:
         seen.append((request.operation, request.subresource, request.name))
+        before.append(request.old)
         if request.operation == "CREATE" and request.obj is not None and not request.subresource:
             metadata = request.obj["metadata"]
             request.obj = {**request.obj, "metadata": {**metadata, "labels": {"by": "policy"}}}
@@ -238,6 +240,9 @@ async def test_admission_steps_can_be_added(server: EmbeddedAPIServer, http: Htt
         ("CREATE", "binding", "web"),
         ("DELETE", "", "web"),
     ]
+    assert before[0] is None
+    assert [old["metadata"]["name"] for old in before[1:] if old is not None] == ["web"] * 3
+    assert before[3] == server.get("Pod", "web")
 
 
 async def test_namespaces_can_be_made_on_the_way() -> None:

@@ -198,6 +198,21 @@ async def test_hooks_run_right_before_the_write(server: EmbeddedAPIServer, http:
     assert server.get("Pod", "web")["spec"]["nodeName"] == "n9"
 
 
+async def test_what_a_hook_returns_means_nothing(server: EmbeddedAPIServer, http: Http) -> None:
+    """Unless it can be awaited: `bind` returns the Pod, and a coroutine may come from a plain function."""
+    server.create(pod())
+    waited: list[AuditRecord] = []
+
+    async def wait(record: AuditRecord) -> None:
+        waited.append(record)
+
+    server.hook(lambda record: server.bind("web", "n1"), times=1, method="GET")
+    server.hook(lambda record: wait(record), method="GET")
+    reply = await http.get(POD)
+    assert (reply.status, reply.json["spec"]["nodeName"]) == (200, "n1")
+    assert len(waited) == 1
+
+
 async def test_rate_limit(server: EmbeddedAPIServer, http: Http) -> None:
     """What is too much gets a plain-text 429 with Retry-After: 1, as from Priority and Fairness."""
     fault = server.rate_limit(qps=2, burst=3)

@@ -266,6 +266,19 @@ async def test_all_connections_end(how: str, server: EmbeddedAPIServer, http: Ht
     assert (await http.get(PODS)).status == 200
 
 
+async def test_a_connection_that_its_client_has_just_closed(server: EmbeddedAPIServer, http: Http) -> None:
+    """It is among the others until its request has ended; there is nothing of it to reset."""
+    server.delay(2, method="POST")
+    async with aiohttp.ClientSession() as session:
+        asked = asyncio.ensure_future(Http(server, session).post(PODS, pod()))
+        await asyncio.sleep(0.5)
+        asked.cancel()
+        for _ in range(20):
+            await asyncio.sleep(0)
+            server.reset_connections()
+    assert (await http.get(PODS)).status == 200
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [

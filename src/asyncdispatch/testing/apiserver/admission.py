@@ -13,7 +13,7 @@ from asyncdispatch.testing.apiserver.answers import no_service_account
 from asyncdispatch.testing.apiserver.kinds import child, mapping
 from asyncdispatch.testing.apiserver.resources import Resource
 from asyncdispatch.testing.apiserver.status import Cause, Json, forbidden, not_found
-from asyncdispatch.testing.apiserver.store import Store, Stored
+from asyncdispatch.testing.apiserver.store import Store
 
 
 @dataclass(slots=True)
@@ -28,7 +28,8 @@ class Admission:
     name: str
     obj: Json | None
     """What would be stored; None for a DELETE."""
-    old: Stored | None
+    old: Json | None
+    """What is stored, as it is; None for an object that is new."""
     store: Store
     dry_run: bool
     user_agent: str = ""

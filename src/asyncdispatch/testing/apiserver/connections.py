@@ -38,7 +38,7 @@ class Wire:
     def reset(self) -> None:
         """Close by RST, which discards what is in the buffers."""
         connection = self._transport.get_extra_info("socket")
-        if connection is not None:
+        if connection is not None and connection.fileno() != -1:  # the client may have closed it just now
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._transport.abort()
 

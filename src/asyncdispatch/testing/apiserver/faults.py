@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import random
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypedDict
 
@@ -19,7 +19,8 @@ from asyncdispatch.testing.apiserver.audit import AuditRecord
 Seconds = float | Callable[[random.Random], float]
 """Fixed, or drawn from the server's seeded random numbers."""
 Predicate = Callable[[AuditRecord], bool]
-Hook = Callable[[AuditRecord], Awaitable[None] | None]
+Hook = Callable[[AuditRecord], object]
+"""What it returns is awaited if it can be, and means nothing otherwise."""
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import logging
 import random
@@ -93,7 +94,7 @@ class Handler:
         """What the API makes of the request; None if a fault ends it before that."""
         for hook in plan.hooks:
             waiting = hook(entry.record)
-            if waiting is not None:
+            if inspect.isawaitable(waiting):
                 await waiting
         if plan.ending is not None and not plan.ending.applied:
             return None

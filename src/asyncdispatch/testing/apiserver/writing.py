@@ -163,7 +163,7 @@ class Writer:
         new = meta.generation_of(resource, new, old.obj)
         step = Admission(
             *("UPDATE", resource, target.subresource, target.namespace, target.name),
-            *(new, old, self.store, dry_run, agent),
+            *(new, old.obj, self.store, dry_run, agent),
         )
         admit(self.steps, step)
         new = step.obj or new
@@ -195,7 +195,7 @@ class Writer:
         check_preconditions(old, options.get("preconditions") or {})
         step = Admission(
             *("DELETE", resource, "", target.namespace, target.name),
-            *(None, old, self.store, dry_run, agent),
+            *(None, old.obj, self.store, dry_run, agent),
         )
         admit(self.steps, step)
         asked = options.get("gracePeriodSeconds")
@@ -252,7 +252,7 @@ class Writer:
         new = self._bound(old, str(node), given)
         step = Admission(
             *("CREATE", target.resource, "binding", target.namespace, target.name),
-            *(new, old, self.store, dry_run, agent),
+            *(new, old.obj, self.store, dry_run, agent),
         )
         admit(self.steps, step)
         written = self._write(old, new, dry_run)
