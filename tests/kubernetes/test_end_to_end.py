@@ -10,9 +10,11 @@ from kubernetes_asyncio import client
 from asyncdispatch import AmbiguousOutcome, CallFailed, Dispatcher, DispatcherConfig
 from asyncdispatch.calls import FunctionCall, ObjectRef
 from asyncdispatch.kubernetes import ApiError, Cluster
-from asyncdispatch.outcomes import Expired, Failed, Succeeded
+from asyncdispatch.outcomes import Expired, Failed, Overwritten, Succeeded
 from asyncdispatch.testing import answers
 from tests.kubernetes.support import pod_dict
+
+UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
 
 
 def new_pod(name="p", **spec):
@@ -264,6 +266,36 @@ async def test_status_patches_of_one_pod_are_merged(server, cluster):
         result = await last
     assert {condition["type"] for condition in result["status"]["conditions"]} == {"A", "B", "C"}
     assert sum(record.method == "PATCH" for record in server.audit) == 2
+
+
+@pytest.mark.parametrize("bound", [False, True])
+async def test_a_note_that_a_bound_pod_must_not_show_merges_as_well(server, cluster, bound):
+    """Waiting with patches of other states of the Pod, it is one request with a fence: it never lands behind a bind."""
+    pod, busy = server.create(new_pod()), server.create(new_pod("busy"))
+    server.delay(1, path="*/busy/status")
+    async with Dispatcher(DispatcherConfig(max_in_flight=1)) as dispatcher:
+        await dispatcher.dispatch(cluster.patch_status(busy, nominated_node=None))
+        first = dispatcher.submit(cluster.patch_status(pod, conditions=[{"type": "A", "status": "True"}]))
+        second = dispatcher.submit(cluster.patch_status(pod, nominated_node="n1"))
+        seen = server.patch_object(pod, {"metadata": {"labels": {"seen": "1"}}})
+        third = dispatcher.submit(cluster.patch_status(seen, conditions=[UNSCHEDULABLE]))
+        last = dispatcher.submit(cluster.patch_status(seen, conditions=[{"type": "B", "status": "True"}]))
+        if bound:
+            server.bind(pod, "n5")
+        outcome = await last.outcome()
+        assert [type(handle.settled) for handle in (first, second, third)] == [Overwritten] * 3
+    sent = [record for record in server.audit if record.method == "PATCH" and record.name == "p"]
+    assert [record.body["metadata"]["resourceVersion"] for record in sent] == [seen["metadata"]["resourceVersion"]]
+    assert {condition["type"] for condition in sent[0].body["status"]["conditions"]} == {"A", "B", "PodScheduled"}
+    status = server.get(pod)["status"]
+    if bound:
+        assert isinstance(outcome, Failed)
+        assert "bound meanwhile: n5" in str(outcome.error)
+        assert "nominatedNodeName" not in status
+        assert [condition["status"] for condition in status["conditions"]] == ["True"]
+    else:
+        assert isinstance(outcome, Succeeded)
+        assert status["nominatedNodeName"] == "n1"
 
 
 async def test_plain_functions_meet_the_same_table(server, cluster):

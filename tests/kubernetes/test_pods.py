@@ -9,7 +9,7 @@ from kubernetes_asyncio.client import V1Node, V1ObjectMeta, V1Pod, V1PodConditio
 
 from asyncdispatch.calls import Again, Applied, Effect, ObjectRef, Refused, VerdictKind
 from asyncdispatch.errors import ConfigurationError
-from asyncdispatch.kubernetes import KEEP, ApiError, Cluster
+from asyncdispatch.kubernetes import KEEP, ApiError, Cluster, PodStatusPatch
 from tests.kubernetes.support import FakeClient, attempt_at, pod_dict, tried
 
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
@@ -224,15 +224,38 @@ async def test_a_status_patch_is_fenced_and_returns_the_pod(server, cluster):
     assert "nominatedNodeName" not in (await cleared.execute(attempt_at(cleared)))["status"]
 
 
-def test_a_status_patch_that_a_bound_pod_must_not_show_is_fenced_by_version():
+def test_a_status_patch_that_a_bound_pod_must_not_show_is_fenced_by_its_base():
     """By default: so that it can't land behind a bind (E5). What else a Pod shows needs no such fence."""
     ready = [{"type": "Ready", "status": "True"}]
     scheduled = [{"type": "PodScheduled", "status": "True"}]
-    assert OFFLINE.patch_status(pod_dict(), conditions=[UNSCHEDULABLE]).version == "5"
-    assert OFFLINE.patch_status(pod_dict(), conditions=ready, nominated_node="n1").version == "5"
-    assert OFFLINE.patch_status(pod_dict(), conditions=[*ready, *scheduled]).version is None
-    assert OFFLINE.patch_status(pod_dict(), nominated_node=None).version is None
-    assert OFFLINE.patch_status(pod_dict(version=None), conditions=[UNSCHEDULABLE]).version is None
+
+    def fences(pod, **what):
+        patch = OFFLINE.patch_status(pod, **what)
+        return patch.version, patch.base
+
+    assert fences(pod_dict(), conditions=[UNSCHEDULABLE]) == (None, "5")
+    assert fences(pod_dict(), conditions=ready, nominated_node="n1") == (None, "5")
+    assert fences(pod_dict(), conditions=[*ready, *scheduled]) == (None, None)
+    assert fences(pod_dict(), nominated_node=None) == (None, None)
+    assert fences(pod_dict(version=None), conditions=[UNSCHEDULABLE]) == (None, None)
+    assert fences(ObjectRef("v1", "Pod", "ns", "p", "u1"), conditions=[UNSCHEDULABLE]) == (None, None)
+    assert fences(pod_dict(), conditions=[UNSCHEDULABLE], fence="uid") == (None, None)
+    assert fences(pod_dict(), conditions=[UNSCHEDULABLE], version="4") == ("4", None)
+    assert fences(pod_dict(), conditions=[UNSCHEDULABLE], fence="version") == ("5", None)
+
+
+async def test_a_base_is_required_like_a_version(server, cluster):
+    """It stands in the body; a conflict is decided anew on the new state, or refused if the Pod was bound."""
+    pod = server.create(pod_dict(uid=None, version=None))
+    newer = server.patch_object(pod, {"metadata": {"labels": {"a": "1"}}})
+    again = await tried(cluster.patch_status(pod, conditions=[UNSCHEDULABLE]))
+    assert isinstance(again, Again)
+    assert isinstance(again.call, PodStatusPatch)
+    assert (again.call.version, again.call.base) == (None, newer["metadata"]["resourceVersion"])
+    server.bind(pod, "n1")
+    assert "bound meanwhile: n1" in str(refusal(await tried(again.call)))
+    bases = [record.body["metadata"]["resourceVersion"] for record in server.audit if record.method == "PATCH"]
+    assert bases == [pod["metadata"]["resourceVersion"], newer["metadata"]["resourceVersion"]]
 
 
 async def test_a_status_patch_does_not_meet_another_uid(server, cluster):
@@ -324,6 +347,33 @@ def test_merging_composes():
     assert back.nominated_node == "n1"
 
 
+def test_a_merged_patch_keeps_the_base_that_it_needs():
+    """The later decision's own; else the earlier one's, if what needs it is still said (case E5, law L13)."""
+
+    def merged(earlier, later):
+        both = OFFLINE.patch_status(pod_dict(version="7"), **later).merge(OFFLINE.patch_status(pod_dict(), **earlier))
+        assert both is not None
+        return both.version, both.base
+
+    unscheduled, scheduled = (
+        {"conditions": [UNSCHEDULABLE]},
+        {"conditions": [{"type": "PodScheduled", "status": "True"}]},
+    )
+    ready, nominated = {"conditions": [{"type": "Ready", "status": "True"}]}, {"nominated_node": "n1"}
+    for earlier, later, base in (
+        (ready, ready, None),
+        (ready, unscheduled, "7"),
+        (unscheduled, nominated, "7"),
+        (unscheduled, ready, "5"),
+        (nominated, ready, "5"),
+        (unscheduled, scheduled, None),
+        (nominated, {"nominated_node": None}, None),
+        ({**nominated, **unscheduled}, scheduled, "5"),
+        (unscheduled, {**unscheduled, "fence": "uid"}, None),
+    ):
+        assert merged(earlier, later) == (None, base), (earlier, later)
+
+
 def status_pod(*conditions, **status):
     return {**pod_dict(), "status": {"phase": "Pending", "conditions": list(conditions), **status}}
 
@@ -345,6 +395,18 @@ def test_a_patch_that_is_there_already_is_a_noop():
     bare = pod_dict()
     del bare["status"]
     assert not OFFLINE.patch_status(bare, nominated_node=None).is_noop()
+
+
+def test_a_patch_that_a_client_model_shows_already_is_a_noop():
+    """As with a dict: by its status, whole; times are compared as the server writes them."""
+    seen = V1PodCondition(type="Ready", status="True", last_transition_time=datetime(2026, 1, 1, tzinfo=UTC))
+    meta = V1ObjectMeta(name="p", namespace="ns", uid="u1", resource_version="5")
+    model = V1Pod(metadata=meta, status=V1PodStatus(conditions=[seen], nominated_node_name="n1"))
+    assert OFFLINE.patch_status(model, conditions=[{"type": "Ready", "status": "True"}]).is_noop()
+    assert OFFLINE.patch_status(model, nominated_node="n1").is_noop()
+    assert not OFFLINE.patch_status(model, conditions=[{"type": "Ready", "status": "False"}]).is_noop()
+    assert not OFFLINE.patch_status(model, nominated_node=None).is_noop()
+    assert not OFFLINE.patch_status(V1Pod(metadata=meta), nominated_node=None).is_noop()
 
 
 def test_a_merged_patch_is_never_a_noop():
@@ -381,7 +443,10 @@ def test_rebasing_takes_the_version_and_drops_nothing():
     observed = status_pod(READY)
     observed["metadata"]["resourceVersion"] = "9"
     rebased = patch.rebase_onto(observed)
-    assert (rebased.version, rebased.conditions, rebased.is_noop()) == ("9", (READY,), True)
+    assert (rebased.version, rebased.base) == ("9", None)
+    assert (rebased.conditions, rebased.is_noop()) == ((READY,), True)
+    based = OFFLINE.patch_status(pod_dict(), nominated_node="n1").rebase_onto(observed)
+    assert (based.version, based.base) == (None, "9")
     back = status_pod({**READY, "status": "False"})
     assert not rebased.rebase_onto(back).is_noop()
     unfenced = OFFLINE.patch_status(pod_dict(), conditions=[UNSCHEDULABLE], fence="uid")

@@ -54,9 +54,9 @@ class Cluster:
         """A cluster with a client of its own, closed at the end.
 
         With neither argument and in a Pod that has a token, its service account; else the kubeconfig (by default where
-        KUBECONFIG says, or `~/.kube/config`) with its current context. Its token, client certificate and authorities are kept fresh:
-        read again when they change, expire or are refused, off the loop. Raises `ConfigurationError` for a file or
-        context that is missing or broken, never telling a secret.
+        KUBECONFIG says, or `~/.kube/config`) with its current context. Its token, client certificate and authorities
+        are kept fresh: read again when they change, expire or are refused, off the loop. Raises `ConfigurationError`
+        for a file or context that is missing or broken, never telling a secret.
         """
         api_client, credentials = await connect_client(kubeconfig, context)
         try:
@@ -99,19 +99,19 @@ class Cluster:
 
         A condition that changes gets the present time as its lastTransitionTime unless it has one; one whose status is
         as in `pod` keeps the time of `pod`. With `fence="version"` (or `version=…`) the patch is decided anew whenever
-        somebody else has written in between. That is the default for what a bound Pod must not show (not scheduled, a
-        nominated node), so that it can't land behind a bind however late it is; else the default is "uid". A patch of
-        which `pod` shows everything already is a no-op.
+        somebody else has written in between; else it is fenced by the uid alone. But what a bound Pod must not show
+        (not scheduled, a nominated node) is written only onto the state that it was decided on, unless `fence="uid"`
+        is given, so that it can't land behind a bind however late it is: see `PodStatusPatch`. A patch of which `pod`
+        shows everything already is a no-op.
         """
         ref = pod_ref(pod)
         current = [] if isinstance(pod, ObjectRef) else conditions_of(pod)
         stamped = timed(checked(conditions), current, datetime.now(UTC))
-        if fence is None:
-            versioned = not isinstance(pod, ObjectRef) and version_of(pod) is not None
-            fence = "version" if versioned and of_unbound(stamped, nominated_node) else "uid"
-        call_fields = self._fields(pod, fence, call_fields)
+        if fence is None and call_fields.get("version") is None and of_unbound(stamped, nominated_node):
+            call_fields.setdefault("base", None if isinstance(pod, ObjectRef) else version_of(pod))
+        call_fields = self._fields(pod, fence or "uid", call_fields)
         call = PodStatusPatch(target=ref, conditions=stamped, nominated_node=nominated_node, **call_fields)
-        if isinstance(pod, Mapping) and call.done_in(pod):
+        if call.done_in(pod):
             object.__setattr__(call, "satisfied", True)
         return call
 

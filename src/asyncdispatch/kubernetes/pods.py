@@ -125,11 +125,14 @@ class PodStatusPatch(KubernetesCall[Json]):
     The value is the Pod as it is afterwards. The patch is fenced by the Pod's uid, and with `version` by its
     resourceVersion; when that fence is lost to a writer of something else, the patch is decided anew on the new state.
     A Pod that was bound meanwhile is another matter: a patch that calls it unscheduled or nominates it is refused.
-    `satisfied` says that the Pod it was decided on has it all already.
+    For that, such a patch requires the resourceVersion `base` where it has no `version`: patches of different bases
+    merge (law L13), those of different versions do not. `satisfied` says that the Pod it was decided on has it all
+    already.
     """
 
     conditions: Conditions = field(default=Conditions(), hash=False)
     nominated_node: Nomination = KEEP
+    base: str | None = None
     satisfied: bool = False
     call_type: str = "pod_status_patch"
     effect: Effect = Effect.IDEMPOTENT_WRITE
@@ -143,21 +146,36 @@ class PodStatusPatch(KubernetesCall[Json]):
             raise ConfigurationError("conditions", (), "there is nothing to patch: give conditions or nominated_node")
 
     async def execute(self, attempt: Attempt) -> Json:
-        body = {"metadata": fence(self), "status": status_fields(self.conditions, self.nominated_node)}
+        meta = fence(self)
+        if self.version is None and self.base is not None:
+            meta["resourceVersion"] = self.base
+        body = {"metadata": meta, "status": status_fields(self.conditions, self.nominated_node)}
         path = await self._path(attempt, "status")
         return await self.transport.request("PATCH", path, attempt, body=body, content_type=STRATEGIC_MERGE_PATCH)
 
     def merge(self, pending: Any) -> Self | None:
-        """Both in one request: conditions by type and field, this call's where both say something."""
-        nominated = pending.nominated_node if self.nominated_node is KEEP else self.nominated_node
-        both = merged(pending.conditions, self.conditions)
-        return dataclasses.replace(self, conditions=both, nominated_node=nominated, satisfied=False)
+        """Both in one request: conditions by type and field, this call's where both say something.
+
+        So is the base: this call's own; without one, that of the other if what needs it comes from there.
+        """
+        said, keeps = {condition["type"] for condition in self.conditions}, self.nominated_node is KEEP
+        left = [condition for condition in pending.conditions if condition["type"] not in said]
+        base = self.base
+        if base is None and of_unbound(left, pending.nominated_node if keeps else KEEP):
+            base = pending.base
+        return dataclasses.replace(
+            self,
+            conditions=merged(pending.conditions, self.conditions),
+            nominated_node=pending.nominated_node if keeps else self.nominated_node,
+            base=base,
+            satisfied=False,
+        )
 
     def is_noop(self) -> bool:
         return self.satisfied
 
     def rebase_onto(self, observed: Any) -> Self:
-        """This patch on the Pod as observed: its version if there is one to require, its transition times.
+        """This patch on the Pod as observed: its version or base if there is one to require, its transition times.
 
         No condition is dropped because it is there already: a write that waits or flies may yet change it.
         """
@@ -166,6 +184,7 @@ class PodStatusPatch(KubernetesCall[Json]):
         return dataclasses.replace(
             self,
             version=None if self.version is None else version_of(observed),
+            base=None if self.base is None else version_of(observed),
             conditions=timed(self.conditions, conditions_of(observed)),
             satisfied=self.done_in(observed),
         )
@@ -190,8 +209,10 @@ class PodStatusPatch(KubernetesCall[Json]):
         return Again(self.rebase_onto(pod))
 
     def done_in(self, pod: Any) -> bool:
-        """`pod` is a whole Pod and shows all that this patch would set."""
+        """`pod` (a dict or a client model) is a whole Pod and shows all that this patch would set."""
         status = field_of(pod, "status")
+        if status is not None and not isinstance(status, dict):
+            status = to_json(status, "pod.status")
         return isinstance(status, dict) and patched_status(status, self.conditions, self.nominated_node) == status
 
     def _contradicted_by(self, pod: Json) -> bool:
