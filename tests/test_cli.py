@@ -238,7 +238,7 @@ def test_requests_of_others_do_not_count() -> None:
 
 def test_a_bind_whose_answer_was_lost() -> None:
     """Applied by the first try, found by the read beside it: one write, proven."""
-    audit = [record("1-1", status=None), record("1-1-r", "get", applied=False)]
+    audit = [record("1-1", status=None), record("1-1", "get", applied=False)]
     found = counted({1: told(bind(), succeeded())}, audit)
     assert (found.lost, found.doubled, found.requests, found.retried) == ((), (), 2, 0)
 
@@ -286,7 +286,7 @@ def test_a_write_that_was_undone_before_its_caller_looked() -> None:
     """It landed, its answer was lost, a later write undid it, and a read told its caller so."""
     outcome: Failed[Any] = Failed(OSError(), Verdict(VerdictKind.PERMANENT))
     landed = record("1-1", status=None)
-    look = dataclasses.replace(record("1-2-r", "get", applied=False), number=2)
+    look = dataclasses.replace(record("1-2", "get", applied=False), number=2)
     assert counted({1: told(bind(), outcome)}, [landed, look]).lost == ()
     early = dataclasses.replace(landed, number=3)
     assert len(counted({1: told(bind(), outcome)}, [early, look]).lost) == 1
@@ -336,8 +336,9 @@ def test_merged_joined_superseded_retried_and_stale() -> None:
         6: told(bind("n3"), Cancelled("preempted", ambiguous=True)),
     }
     refused = record("3-1", applied=False, status=429)
+    beside = record("3-2", "get", applied=False)
     late = record("6-1", "patch")  # not a binding: this one is about being late
-    found = counted(calls, [refused, record("3-2"), record("4-1", "get", applied=False), late])
+    found = counted(calls, [refused, record("3-2"), beside, record("4-1", "get", applied=False), late])
     assert (found.merged, found.superseded, found.joined, found.retried, found.stale) == (1, 1, 1, 1, 1)
     assert (found.lost, found.doubled) == ((), ())
 

@@ -50,7 +50,7 @@ def written(tmp_path: Path, content: dict | str, name: str = "config") -> Path:
 
 
 async def token_sent(cluster: Cluster) -> str | None:
-    headers = await cluster.transport._headers(attempt_at(cluster.read(ObjectRef("v1", "Node", None, "n"))), False, "")
+    headers = await cluster.transport._headers(attempt_at(cluster.read(ObjectRef("v1", "Node", None, "n"))), "")
     return headers.get("authorization")
 
 

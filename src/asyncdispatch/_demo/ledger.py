@@ -29,8 +29,8 @@ from asyncdispatch.testing import AuditRecord
 
 __all__ = ["Count", "Ledger", "Told", "count"]
 
-_AUDIT_ID = re.compile(r"(\d+)-(\d+)(-r)?")
-"""`<ticket>-<attempt>`, and `-r` for a read beside the call's own request."""
+_AUDIT_ID = re.compile(r"(\d+)-(\d+)")
+"""`<ticket>-<attempt>`."""
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ def count(
     merged = sum(_was_merged(told, calls) for told in calls.values())
     return Count(
         requests=sum(len(found) for found in records.values()),
-        retried=sum(_is_retry(record) for found in records.values() for record in found),
+        retried=sum(_is_retry(record, calls.get(ticket)) for ticket, found in records.items() for record in found),
         stale=stale,
         merged=merged,
         joined=sum(_was_joined(told, records.get(ticket, ())) for ticket, told in calls.items()),
@@ -129,9 +129,11 @@ def _by_ticket(audit: Iterable[AuditRecord]) -> dict[int, list[AuditRecord]]:
     return found
 
 
-def _is_retry(record: AuditRecord) -> bool:
+def _is_retry(record: AuditRecord, told: Told | None) -> bool:
+    """A later try of the call itself. What a write reads is beside it."""
     matched = _AUDIT_ID.fullmatch(record.audit_id or "")
-    return matched is not None and int(matched[2]) > 1 and not matched[3]
+    beside = record.method == "GET" and told is not None and told.call.effect is not Effect.READ
+    return matched is not None and int(matched[2]) > 1 and not beside
 
 
 def _lost_calls(

@@ -47,7 +47,7 @@ class StreamTransport(ApartTransport):
         label, generation = f"GET {path}?watch", 0
         try:
             async with asyncio.timeout(seconds):
-                headers = await self._headers(self.attempt(seconds), False, label)
+                headers = await self._headers(self.attempt(seconds), label)
                 generation = self.generation
                 unbounded = aiohttp.ClientTimeout(total=None, sock_connect=None, ceil_threshold=math.inf)
                 answer = await self._ask(*self._session(), "GET", path, query, headers, unbounded)
@@ -66,9 +66,9 @@ class StreamTransport(ApartTransport):
             self.refused(failed, generation)
             raise failed from _tellable(error)
 
-    async def _headers(self, attempt: Attempt, aside: bool, label: str) -> dict[str, str]:
+    async def _headers(self, attempt: Attempt, label: str) -> dict[str, str]:
         """Without an Audit-ID: it is no call of a dispatcher's, so the server gives it one."""
-        headers = await super()._headers(attempt, aside, label)
+        headers = await super()._headers(attempt, label)
         headers.pop("Audit-ID", None)
         return headers
 

@@ -121,7 +121,7 @@ async def send(request: Request, attempt: Attempt, *, aside: bool = False, is_ob
     as it is whatever else the client raises.
     """
     label = f"{request.method} {request.path}"
-    headers: dict[str, Any] = {"Audit-ID": f"{attempt.ticket}-{attempt.number}{'-r' if aside else ''}"}
+    headers: dict[str, Any] = {"Audit-ID": f"{attempt.ticket}-{attempt.number}"}
     headers.update(request.headers)
     if request.credentials is not None:
         sent, attempt.sent = attempt.sent, aside and attempt.sent

@@ -74,9 +74,9 @@ class Transport:
     ) -> Json:
         """Send one request within what is left of `attempt`; return the JSON object that a 2xx answer carries.
 
-        The header `Audit-ID` is `<ticket>-<attempt>`; with `aside` (a read beside the call's own request: reconcile,
-        discovery, a look for a mark) `<ticket>-<attempt>-r`. A write sets `attempt.sent` False and, as its body begins
-        to leave, True; reads leave it alone. Raises `ApiError` and `TransportError`.
+        The header `Audit-ID` is `<ticket>-<attempt>`. `aside`: a read beside the call's own request (reconcile,
+        discovery, a look for a mark). A write sets `attempt.sent` False and, as its body begins to leave, True; reads
+        leave it alone. Raises `ApiError` and `TransportError`.
         """
         label = f"{method} {path}"
         data = None if body is None else _Body(json.dumps(body, separators=(",", ":")).encode(), content_type, attempt)
@@ -84,7 +84,7 @@ class Transport:
             attempt.sent = data is None  # what has no body can't say when it leaves
         generation = 0
         try:
-            headers = await self._headers(attempt, aside, label)
+            headers = await self._headers(attempt, label)
             generation = self.generation
             answer = await self._send(method, path, attempt, data, query, headers)
             text = await answer.read()
@@ -184,10 +184,10 @@ class Transport:
             raise ConfigurationError("api_client", self.server, "it is closed: keep it open until the dispatcher ends")
         return without_environment(theirs, self._client.configuration.host)
 
-    async def _headers(self, attempt: Attempt, aside: bool, label: str) -> dict[str, str]:
+    async def _headers(self, attempt: Attempt, label: str) -> dict[str, str]:
         client = self._client
         headers: dict[str, str] = {**client.default_headers, "Accept": JSON}
-        headers["Audit-ID"] = f"{attempt.ticket}-{attempt.number}-r" if aside else f"{attempt.ticket}-{attempt.number}"
+        headers["Audit-ID"] = f"{attempt.ticket}-{attempt.number}"
         if client.cookie:
             headers["Cookie"] = client.cookie
         own = client.configuration.refresh_api_key_hook
