@@ -114,7 +114,7 @@ def dump(core: Machine, now: int, *, limit: int = 100) -> Json:
         "retry_budget": {
             "available": round(core.budget.at(now), 3),
             "burst": core.config.retry_budget.burst,
-            "waiting": sum(1 for entry in waiting if entry.more is not None and entry.more.budgeted),
+            "waiting": sum(1 for _ in core.budget.waiters()),
         },
         "levels": _levels(core, waiting, flying),
         "reasons": _reasons(core, waiting, now),

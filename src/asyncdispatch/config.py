@@ -223,7 +223,8 @@ class RetryPolicy:
 class RetryBudget:
     """Retries of all calls together: `ratio` of successes earn one, `per_second` more trickle in, up to `burst`.
 
-    An empty budget delays retries and never fails a call.
+    A retry that succeeds gives back what it took. An empty budget delays retries, the urgent ones least; it never fails
+    a call.
     """
 
     ratio: float = 0.2

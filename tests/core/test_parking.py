@@ -233,12 +233,13 @@ class Counted:
     ratio=st.sampled_from([0.0, 0.25, 1.0]),
     per_second=st.sampled_from([0.001, 0.5, 3.0]),
     burst=st.integers(1, 3),
-    steps=st.lists(st.tuples(st.sampled_from(["take", "earn"]), st.integers(0, 3 * SECOND))),
+    steps=st.lists(st.tuples(st.sampled_from(["take", "earn", "give back"]), st.integers(0, 3 * SECOND))),
 )
 def test_the_budget_is_what_its_words_say(
     ratio: float, per_second: float, burst: int, steps: list[tuple[str, int]]
 ) -> None:
-    """`ratio` for each success, `per_second` with time, at most `burst`; a retry takes one."""
+    """`ratio` for each success, `per_second` with time, at most `burst`; a retry takes one, and gives it back if it
+    succeeds."""
     policy = RetryBudget(ratio=ratio, per_second=per_second, burst=burst)
     budget, counted, now = Budget(policy), Counted(policy), START
     for what, wait in steps:
@@ -249,6 +250,10 @@ def test_the_budget_is_what_its_words_say(
             budget.next_at(now)  # it looks at the clock, which `earn` does not
             budget.earn()
             counted.tokens = min(Fraction(burst), tokens + Fraction(str(ratio)))
+        elif what == "give back":
+            budget.next_at(now)
+            budget.give_back()
+            counted.tokens = min(Fraction(burst), tokens + 1)
         elif abs(tokens - 1) > Fraction(1, 10**6):
             assert budget.take(now) == (tokens > 1)
             counted.tokens -= tokens > 1
@@ -256,6 +261,59 @@ def test_the_budget_is_what_its_words_say(
             return  # by rounding it may be either
         assert budget.full == (budget.available == burst)
         assert budget.available == pytest.approx(float(counted.tokens), abs=1e-6)
+
+
+def test_a_storm_that_has_passed_leaves_no_queue_of_retries() -> None:
+    """Each of many is refused once, and the server is well: retries that succeed pay for themselves, so that they go as
+    fast as it answers, although twenty times what the budget ever holds. (A trickle would take a minute and a half.)"""
+    budget = RetryBudget(ratio=0.2, per_second=1.0, burst=5)
+    driver = Driver(DispatcherConfig(max_in_flight=4, retry_budget=budget, breaker=None))
+    entries = many(driver, 100)
+    while (entry := driver.start()) is not None:
+        driver.fail(entry, RETRY, delay=1.0)
+    driver.advance(1.0)
+    while (entry := driver.start()) is not None:
+        driver.advance(0.01)
+        driver.succeed(entry)
+    assert all(entry.state is CallState.SUCCEEDED for entry in entries)
+    driver.finish()
+
+
+def test_a_retry_that_fails_gives_nothing_back() -> None:
+    """While a server refuses all, no more is sent to it than the budget gives."""
+    driver = Driver(DispatcherConfig(retry_budget=RetryBudget(ratio=1.0, per_second=0.001, burst=3), breaker=None))
+    many(driver, 1)
+    sent = 0
+    for _ in range(20):
+        while (entry := driver.start()) is not None:
+            sent += 1
+            driver.fail(entry, RETRY, delay=0.5)
+        driver.advance(1.0)
+    assert sent == 1 + 3
+
+
+def test_the_urgent_are_retried_first() -> None:
+    """L6, L9: in the order in which they would start; also one whose rank became better while it waited."""
+    driver = Driver(DispatcherConfig(retry_budget=RetryBudget(ratio=0.0, per_second=1.0, burst=1), breaker=None))
+    (spender,) = many(driver, 1)
+    low = many(driver, 3, priority=-1_000)
+    (high,) = many(driver, 1, priority=2_000_000_000)
+    driver.start_all()
+    for entry in (spender, *low, high):
+        driver.fail(entry, RETRY, delay=0.5)
+    driver.advance(0.5)
+    assert driver.start() is spender
+    heir = driver.submit(target=low[2].call.target, priority=2_000_000_000)
+    order = []
+    for _ in range(4):
+        driver.advance(1.0)
+        order += driver.start_all()
+    assert order == [high, low[2], low[0], low[1]]
+    for entry in (spender, *order):
+        driver.succeed(entry)
+    assert driver.start() is heir
+    driver.succeed(heir)
+    driver.finish()
 
 
 def test_a_retry_that_waits_for_the_budget_closes_the_short_way() -> None:

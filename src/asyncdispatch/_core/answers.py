@@ -44,6 +44,8 @@ class Answers(Knowing):
         """The attempt in flight has succeeded with `value`; or a reconcile has `found` that an earlier one has."""
         if now >= self.timers.due:
             self.tick(now)
+        if entry.more is not None and entry.more.paid:
+            self.budget.give_back()
         if self.earning:
             self._earn()
         group = entry.group
@@ -100,6 +102,7 @@ class Answers(Knowing):
             tally.attempted(entry, ERROR, now)
         more = entry.rare()
         verdict = failure.verdict
+        more.paid = False
         more.error, more.verdict = failure.error, verdict
         if verdict.maybe_applied and entry.call.effect is not READ:
             more.doubt = True

@@ -14,7 +14,7 @@ from asyncdispatch._core.idempotency import KeyIndex, Memory
 from asyncdispatch._core.lanes import Lane, Lanes
 from asyncdispatch._core.ordering import Group, Ordering
 from asyncdispatch._core.overlay import Objects
-from asyncdispatch._core.parking import Breakers, Budget, Hold, LaterScope
+from asyncdispatch._core.parking import Breakers, Budget, Hold, LaterScope, waits
 from asyncdispatch._core.rate import TokenBucket
 from asyncdispatch._core.seats import Flow, TotalSeats
 from asyncdispatch._core.states import DELAYED, LINE, NEVER, QUEUED, READ, REQUIREMENTS, SECOND, CallState, Entry
@@ -341,6 +341,8 @@ class Executions:
         entry.level, entry.rank = level, rank
         if queued:
             self._push(entry)
+        elif waits(entry):
+            self.budget.wait(entry, key_of(level, rank))
         if sheddable:
             self._offer(entry)
 

@@ -7,14 +7,14 @@ All of them delay and none fails a call (but for `hold_limit`, which the machine
 from __future__ import annotations
 
 import enum
-from collections import deque
 from dataclasses import dataclass
+from heapq import heappush
 from typing import TYPE_CHECKING
 
-from asyncdispatch._core.states import SECOND
+from asyncdispatch._core.states import BACKOFF, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterator
 
     from asyncdispatch._core.states import Entry
     from asyncdispatch.calls import Verdict
@@ -44,7 +44,10 @@ class Signal(enum.Enum):
 
 
 class Budget:
-    """Retries of all calls together, fed by successes and by time. Kept in whole billionths of a retry."""
+    """Retries of all calls together, fed by successes and by time. Kept in whole billionths of a retry.
+
+    A retry that succeeds gives back what it took: once the server is well, retries go as fast as it answers them.
+    """
 
     __slots__ = ("_burst", "_earn", "_per_second", "_seen", "_tokens", "timer", "waiting")
 
@@ -54,7 +57,7 @@ class Budget:
         self._burst = policy.burst * SECOND
         self._tokens = self._burst
         self._seen = 0
-        self.waiting: deque[Entry] = deque()  # first come, first retried; the ended ones are skipped
+        self.waiting: list[tuple[int, int, Entry]] = []  # a heap by rank; those that wait no more are skipped
         self.timer = 0
 
     @property
@@ -81,6 +84,23 @@ class Budget:
         self._tokens -= SECOND
         return True
 
+    def give_back(self) -> None:
+        """A retry that it gave has succeeded."""
+        self._tokens = min(self._burst, self._tokens + SECOND)
+
+    def wait(self, entry: Entry, key: int) -> None:
+        """Have an execution wait for its retry; again, if its rank has become better meanwhile."""
+        entry.rare().budgeted = True
+        heappush(self.waiting, (key, entry.ticket, entry))
+
+    def waiters(self) -> Iterator[Entry]:
+        """Those that wait for one, in no particular order."""
+        seen: dict[int, None] = {}
+        for _, ticket, entry in self.waiting:
+            if waits(entry) and ticket not in seen:
+                seen[ticket] = None
+                yield entry
+
     def next_at(self, now: int) -> int:
         """When time alone will have given one retry."""
         self._trickle(now)
@@ -92,6 +112,11 @@ class Budget:
         if gained:
             self._tokens = min(self._burst, self._tokens + gained)
             self._seen = now
+
+
+def waits(entry: Entry) -> bool:
+    """True if an execution waits for the budget."""
+    return entry.phase is BACKOFF and entry.more is not None and entry.more.budgeted
 
 
 class Breaker:

@@ -304,6 +304,7 @@ class More:
         "leaving",
         "mark",
         "own",
+        "paid",
         "ready_at",
         "reconciles",
         "reconciling",
@@ -337,7 +338,8 @@ class More:
         self.forgotten = False  # its object was, while it flew: nothing of it is to be shown any more
         self.signature: Hashable = None
         self.same = 0
-        self.budgeted = False
+        self.budgeted = False  # it waits for the retry budget
+        self.paid = False  # this attempt is a retry that the budget has given
         self.again: APICall[Any] | None = None
         self.reconciles = 0
         self.reconciling = False

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from heapq import heappop
 from typing import TYPE_CHECKING, Any
 
 from asyncdispatch._core.endings import Endings
 from asyncdispatch._core.executions import nanoseconds
 from asyncdispatch._core.lanes import Lane
-from asyncdispatch._core.parking import FIRST_PROBE, NEXT_PROBE, Failure, Hold, LaterScope
+from asyncdispatch._core.parking import FIRST_PROBE, NEXT_PROBE, Failure, Hold, LaterScope, waits
 from asyncdispatch._core.states import BACKOFF, HELD, LINE, QUEUED, Entry
 from asyncdispatch.calls import Verdict, VerdictKind
 from asyncdispatch.outcomes import Failed
@@ -78,24 +79,25 @@ class Waiting(Endings):
             self.place(entry, now)
         elif self.budget.waiting or not self.budget.take(now):
             self.calm = False
-            more.budgeted = True
-            self.budget.waiting.append(entry)
+            self.budget.wait(entry, self._key(entry))
             self._pump_budget(None, now)
         else:
+            more.paid = True
             self.place(entry, now)
 
     def _pump_budget(self, _: Any, now: int) -> None:
-        """Let go as many retries as the budget has, first come, first served."""
+        """Let go as many retries as the budget has, those first that are started first."""
         waiting = self.budget.waiting
         while waiting:
-            entry = waiting[0]
-            parked = entry.phase is BACKOFF and entry.more is not None and entry.more.budgeted
+            entry = waiting[0][2]
+            parked = waits(entry)
             if parked and not self.budget.take(now):
                 self.timers.set(self.budget, self.budget.next_at(now), (self._pump_budget, None))
                 return
-            waiting.popleft()
+            heappop(waiting)
             if parked:
-                entry.rare().budgeted = False
+                more = entry.rare()
+                more.budgeted, more.paid = False, True
                 self.place(entry, now)
         self.timers.void(self.budget)
 

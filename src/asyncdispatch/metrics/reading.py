@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from asyncdispatch._core.lanes import Lane
-from asyncdispatch._core.states import BACKOFF, NEVER, PLACE_SHIFT, QUEUED, SECOND
+from asyncdispatch._core.states import NEVER, PLACE_SHIFT, QUEUED, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,9 +55,7 @@ def read(core: DispatchCore, now: int) -> Reading:
             began = min(began, entry.started)
     reading.oldest_wait = {level: (now - since) / SECOND for level, since in oldest.items()}
     reading.oldest_flight = (now - began) / SECOND
-    reading.budget_waiting = sum(
-        entry.phase is BACKOFF and entry.more is not None and entry.more.budgeted for entry in core.budget.waiting
-    )
+    reading.budget_waiting = sum(1 for _ in core.budget.waiters())
     return reading
 
 
