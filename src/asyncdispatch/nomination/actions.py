@@ -10,9 +10,13 @@ from typing import Any
 from asyncdispatch.calls import ObjectRef
 from asyncdispatch.nomination.decisions import Decision
 
-__all__ = ["Action", "Answer", "Ask", "Fate", "Look", "Note", "Write"]
+__all__ = ["URGENT", "Action", "Answer", "Ask", "Fate", "Look", "Note", "Write"]
 
 Json = dict[str, Any]
+
+URGENT = 2**31 - 1
+"""The priority of what takes a hint back, and of the read before it: whatever else waits, it must not outlive its TTL
+(N8, N10). It is cheap and rare, and bounded by the hints that stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +29,10 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Look(Action):
-    """Read the Pod afresh, and its node; before a set, ask `precheck` too. Answer: `looked`, or `looked_in_vain`."""
+    """Read the Pod afresh. Before a set its node too, and ask `precheck`. Answer: `looked`, or `looked_in_vain`."""
 
     before_set: bool = False
+    priority: int = URGENT
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
-from asyncdispatch.nomination.actions import Action, Look, Note
+from asyncdispatch.nomination.actions import URGENT, Action, Look, Note
 from asyncdispatch.nomination.decisions import Decision, NominationOutcome, NominationPolicy
 from asyncdispatch.nomination.judging import Judgement
 from asyncdispatch.nomination.room import Room
@@ -87,6 +87,8 @@ class Book:
             pod = known if known is not None and known.uid == life.uid else None
         if pod is not None:
             life.requests = pod.requests
+            if decision.priority is None:
+                life.priority = pod.priority
         return life
 
     def _enter(self, life: Life) -> None:
@@ -214,8 +216,8 @@ class Book:
             ready = life.phase in (S.PLANNED, S.WRITING, S.RELEASING) and life.flight is None
             if ready and life.again_at <= now:
                 self._tokens -= 1
-                number = self._ask(life, Flight.LOOK)
-                self.actions.append(Look(number, life.decision, life.phase is S.PLANNED))
+                number, before_set = self._ask(life, Flight.LOOK), life.phase is S.PLANNED
+                self.actions.append(Look(number, life.decision, before_set, life.priority if before_set else URGENT))
 
     def _hinted_by(self, uid: str) -> float:
         return self._hinted.get(uid, 0.0)

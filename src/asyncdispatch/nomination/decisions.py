@@ -101,8 +101,8 @@ class NominationPolicy:
     set a hint in one Pod, `max_live` the decisions at one time. `max_conflicts`: so often others may be faster.
     `adoption_slack` is what victims have beyond their grace period (N15). A Pod that is bound within `raced_within` of
     the write was likely decided before it. `max_staleness`: nothing is written by a view of the cluster older than
-    that. `call_timeout` is that of one write or read, `drain_timeout` that of taking everything back. `forbidden_hold`:
-    after a 403, nothing is written for so long. `prefix` is that of the annotations.
+    that. `call_timeout` is that of one write or read, `drain_timeout` that of taking everything back, and of one write
+    or read for that. After a 403, nothing is written for `forbidden_hold`. `prefix` is that of the annotations.
     """
 
     namespaces: tuple[str, ...] | None = None

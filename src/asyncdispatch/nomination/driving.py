@@ -257,7 +257,10 @@ class Driver:
 
     async def _look(self, look: Look) -> None:
         try:
-            pod, node = await self.hands.read(look.decision)
+            if look.before_set:
+                pod, node = await self.hands.read(look.decision, look.priority)
+            else:
+                pod, node = await self.hands.read_pod(look.decision), None
         except DispatchError as error:
             log.info("decision %s: could not look: %s", look.decision.decision_id, error, extra=extra_of(look.decision))
             self.machine.looked_in_vain(look.number, str(error), self.now)

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from asyncdispatch.calls import ObjectRef, VerdictKind
+from asyncdispatch.calls import APICall, ObjectRef, VerdictKind
 from asyncdispatch.dispatcher import Dispatcher
-from asyncdispatch.errors import DispatchError
+from asyncdispatch.errors import DispatchError, OutcomeError
 from asyncdispatch.kubernetes.cluster import Cluster
 from asyncdispatch.kubernetes.shards import ShardSet
-from asyncdispatch.nomination.actions import Answer, Ask, Fate, Note, Write
+from asyncdispatch.nomination.actions import URGENT, Answer, Ask, Fate, Note, Write
 from asyncdispatch.nomination.calls import PodNomination, answer_of
 from asyncdispatch.nomination.decisions import Decision, NominationOutcome, NominationPolicy
-from asyncdispatch.outcomes import Failed, Succeeded
+from asyncdispatch.outcomes import AnyOutcome, Failed, Succeeded
 
 __all__ = ["Hands", "Precheck", "Recompute", "extra_of"]
 
@@ -46,22 +46,32 @@ class Hands:
     flow: str
     wall: Callable[[], float]
 
-    async def read(self, decision: Decision) -> tuple[Json | None, Json | None]:
+    async def read(self, decision: Decision, priority: int) -> tuple[Json | None, Json | None]:
         """The Pod and the node of a decision as they are now (None: not there). Raises why they can't be read."""
         node = ObjectRef("v1", "Node", None, decision.node)
-        reads = [
-            self.cluster.read(
-                ref,
-                ordered=True,
-                priority=decision.priority or 0,
-                flow=self.flow,
-                timeout=self.policy.call_timeout,
-            )
-            for ref in (decision.ref, node)
-        ]
+        reads = [self._read(ref, priority, self.policy.call_timeout) for ref in (decision.ref, node)]
         waiting = [await self.dispatcher.dispatch(read) for read in reads]
         pod_read, node_read = [_found(await handle.outcome()) for handle in waiting]
         return pod_read, node_read
+
+    async def read_pod(self, decision: Decision) -> Json | None:
+        """The Pod as it is now, before everything else that waits. Raises why it can't be read."""
+        return _found(await self._urgent(self._read(decision.ref, URGENT, self._patience)))
+
+    def _read(self, ref: ObjectRef, priority: int, timeout: float) -> APICall[Json]:
+        return self.cluster.read(ref, ordered=True, priority=priority, flow=self.flow, timeout=timeout)
+
+    @property
+    def _patience(self) -> float:
+        """Seconds for one step of taking a hint back: to give up its place in the line would be to wait longer."""
+        return max(self.policy.call_timeout, self.policy.drain_timeout)
+
+    async def _urgent(self, call: APICall[Json]) -> AnyOutcome:
+        """The outcome of a call that takes a hint back: where the dispatcher is full, it waits for room in its turn."""
+        try:
+            return Succeeded(await self.dispatcher.run(call))
+        except OutcomeError as error:
+            return error.outcome
 
     async def objection(self, pod: Json | None, node: Json | None) -> str | None:
         """What the caller's fast look has against it."""
@@ -84,9 +94,7 @@ class Hands:
             wall = self.wall()
             annotations[f"{prefix}/nominated-at"] = _time(wall)
             annotations[f"{prefix}/expires-at"] = _time(wall + write.ttl)
-        timeout = self.policy.call_timeout
-        if write.node is not None:
-            timeout = min(timeout, write.ttl)
+        timeout = self._patience if write.node is None else min(self.policy.call_timeout, write.ttl)
         try:
             call = PodNomination(
                 target=write.ref,
@@ -103,6 +111,8 @@ class Hands:
                 transport=self.cluster.transport,
                 scope=self.cluster,
             )
+            if write.node is None:
+                return answer_of(await self._urgent(call))
             handle = await self.dispatcher.dispatch(call)
         except DispatchError as error:
             return Answer(Fate.NOT_SENT, reason=str(error))

@@ -166,7 +166,7 @@ class Nominator:
         """As `confirm`: None if the decision stands, else why it does not."""
         self._check()
         life = self._life(decision_id)
-        pod, node = await self._hands.read(life.decision)
+        pod, node = await self._hands.read(life.decision, life.priority)
         objection = await self._hands.objection(pod, node)
         why = self._machine.confirmed(decision_id, pod, node, self._now, agreed=objection is None)
         self._driver.flush()

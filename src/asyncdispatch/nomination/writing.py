@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from asyncdispatch.nomination.actions import Answer, Ask, Fate, Write
+from asyncdispatch.nomination.actions import URGENT, Answer, Ask, Fate, Write
 from asyncdispatch.nomination.book import FIRST_BACKOFF, Json
 from asyncdispatch.nomination.decisions import Decision
 from asyncdispatch.nomination.judging import Judgement, refusal
@@ -25,12 +25,15 @@ class Writing(Standing):
     """All that leads to a write, and what comes of it."""
 
     def looked(self, number: int, pod: Json | None, node: Json | None, now: float, *, objection: str | None) -> None:
-        """The answer to `Look`: Pod and node as they are (None: not there), and what `precheck` has against it."""
+        """The answer to `Look`: Pod and node as they are (None: not there), and what `precheck` has against it.
+
+        Of the node only before a set.
+        """
         found = self._answered(number)
         if found is not None:
             life = found[0]
             seen = None if pod is None else PodView(pod, self.policy.prefix)
-            self._refresh(seen, node, life.node, now)
+            self._refresh(seen, node, life.node if life.phase is S.PLANNED else "", now)
             if life.outcome is None:
                 self._decide(life, seen, objection, now)
         self._step(now)
@@ -75,7 +78,7 @@ class Writing(Standing):
             annotations: dict[str, str | None] = dict.fromkeys(CLEARED_ANNOTATIONS)
             annotations["hinted-seconds"] = str(math.ceil(self._hinted_by(life.uid) + life.hinted_seconds(now)))
             self.actions.append(
-                Write(number, life.decision, life.decision.ref, life.version, None, annotations, 0.0, life.priority)
+                Write(number, life.decision, life.decision.ref, life.version, None, annotations, 0.0, URGENT)
             )
 
     def _settle_doubt(self, life: Life, pod: PodView, objection: str | None, now: float) -> None:
