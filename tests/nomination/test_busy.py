@@ -12,7 +12,7 @@ from asyncdispatch.kubernetes import Cluster
 from asyncdispatch.nomination import NominationHandle, NominationState, Nominator
 from asyncdispatch.testing import EmbeddedAPIServer
 from tests.nomination.objects import pod
-from tests.nomination.support import decide, nominated, passes
+from tests.nomination.support import decide, nominated, passes, patches
 
 S = NominationState
 FOUR_SEATS = DispatcherConfig(max_in_flight=4, capacity=2_000)
@@ -60,6 +60,27 @@ async def test_the_kill_switch_holds_behind_a_long_queue(server, cluster):
         assert [outcome.state for outcome in await nominator.rollback("an alarm")] == [S.ROLLED_BACK]
         assert asyncio.get_running_loop().time() < 5
         assert nominated(server) is None
+
+
+@pytest.mark.parametrize("how", ["rollback", "leaving"])
+async def test_the_kill_switch_stops_what_waits_to_be_sent(server, cluster, how):
+    """A hint that was in line behind others by then is not written after all (N10)."""
+    busy = DispatcherConfig(max_in_flight=1)
+    async with Dispatcher(busy) as dispatcher:
+        async with Nominator(dispatcher, cluster) as nominator:
+
+            def hold(record: object) -> None:
+                """The seat is taken again as the second read, that of the node, comes in."""
+                dispatcher.submit(others(1, 5.0)[0])
+
+            server.hook(hold, times=1, method="GET", path="*/nodes/n1")
+            handle = await nominator.nominate(decide(server.put(pod("p", priority=-1))))
+            await passes(2)
+            assert (handle.state, patches(server)) == (S.WRITING, [])
+            if how == "rollback":
+                assert [outcome.state for outcome in await nominator.rollback("an alarm")] == [S.ROLLED_BACK]
+        assert handle.state is (S.ROLLED_BACK if how == "rollback" else S.WITHDRAWN)
+    assert patches(server) == []
 
 
 async def test_slow_seats(server, cluster):

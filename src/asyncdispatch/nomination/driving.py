@@ -90,6 +90,7 @@ class Driver:
         self._ending = True
         try:
             self.machine.close("the nominator is closed", self.now)
+            self.hands.call_off("the nominator is closed")
             self.flush()
             await self.drained(list(self.machine.lives.values()), seconds)
         finally:
@@ -103,6 +104,12 @@ class Driver:
             if self._tasks:
                 await asyncio.wait(self._tasks)
             await self._stack.aclose()
+
+    def rollback(self, reason: str) -> None:
+        """No new hint from now on, and all of ours are taken back (N10)."""
+        self.machine.rollback(reason, self.now)
+        self.hands.call_off(reason)
+        self.flush()
 
     async def drained(self, lives: list[Life], seconds: float) -> None:
         """Wait until all have ended but what the scheduler has acted on; so many seconds at most."""
@@ -152,7 +159,7 @@ class Driver:
             verdict = self.observing.verdict(self.now)
             if verdict is not None:
                 log.error("nomination is rolled back by itself: %s", verdict, extra={"reason": verdict})
-                self.machine.rollback(verdict, self.now)
+                self.rollback(verdict)
             self.flush()
 
     async def _follow_shards(self, shards: ShardSet) -> None:

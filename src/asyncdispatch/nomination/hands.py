@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from asyncdispatch.calls import APICall, ObjectRef, VerdictKind
 from asyncdispatch.dispatcher import Dispatcher
 from asyncdispatch.errors import DispatchError, OutcomeError
+from asyncdispatch.handles import CallHandle
 from asyncdispatch.kubernetes.cluster import Cluster
 from asyncdispatch.kubernetes.shards import ShardSet
 from asyncdispatch.nomination.actions import URGENT, Answer, Ask, Fate, Note, Write
@@ -45,6 +46,7 @@ class Hands:
     name: str
     flow: str
     wall: Callable[[], float]
+    _sets: set[CallHandle[Json]] = field(default_factory=set, init=False)
 
     async def read(self, decision: Decision, priority: int) -> tuple[Json | None, Json | None]:
         """The Pod and the node of a decision as they are now (None: not there). Raises why they can't be read."""
@@ -116,7 +118,17 @@ class Hands:
             handle = await self.dispatcher.dispatch(call)
         except DispatchError as error:
             return Answer(Fate.NOT_SENT, reason=str(error))
-        return answer_of(await handle.outcome())
+        self._sets.add(handle)
+        try:
+            return answer_of(await handle.outcome())
+        finally:
+            self._sets.discard(handle)
+
+    def call_off(self, reason: str) -> None:
+        """No hint that has yet to be sent is sent (N10). One that is under way is left to its answer."""
+        for handle in list(self._sets):
+            if not handle.state.flying:
+                handle.cancel(reason)
 
     async def ask(self, ask: Ask) -> Decision | None:
         """The owner's fresh decision, or None. Raises what its function raises, or `ConfigurationError`."""

@@ -193,8 +193,7 @@ class Nominator:
         self._check()
         log.warning("nomination is rolled back: %s", reason, extra={"reason": reason})
         lives = list(self._machine.lives.values())
-        self._machine.rollback(reason, self._now)
-        self._driver.flush()
+        self._driver.rollback(reason)
         await self._driver.drained(lives, self.policy.drain_timeout)
         return [life.outcome for life in lives if life.outcome is not None]
 
