@@ -106,11 +106,14 @@ def test_a_pod_is_explained_as_its_calls_are():
     }
     rollout = Rollout([Rule(name="critical", levels=("system-cluster-critical",))])
     assert rollout.explain(pod)
+    assert rollout.explain({name: pod[name] for name in ("metadata", "spec")})  # as an item of a list
     assert not rollout.explain(pod, priority=0)
     assert not rollout.explain(ObjectRef.of(pod))
     assert rollout.explain(call(target=ObjectRef.of(pod), priority=2_000_000_000))
     with pytest.raises(ConfigurationError):
         rollout.explain({"metadata": {}})
+    with pytest.raises(ConfigurationError, match="apiVersion"):
+        rollout.explain({"kind": "Job", "metadata": pod["metadata"]})
     with pytest.raises(ConfigurationError):
         rollout.explain(3)
 

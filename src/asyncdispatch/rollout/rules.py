@@ -166,13 +166,14 @@ class Rollout:
     def explain(self, what: Any, *, flow: str = "default", priority: int | None = None) -> Explanation:
         """Why a call, or a Pod (dict, client model or ObjectRef) in `flow`, is in or out.
 
-        The priority is the call's or the Pod's own unless given. Raises `ConfigurationError` for what is neither.
+        A dict that says of no kind, as in the items of a list, is taken for a Pod. The priority is the call's or the
+        Pod's own unless given. Raises `ConfigurationError` for what is neither.
         """
         if isinstance(what, APICall):
             ref = what.target if what.context is None else what.context.ref
             flow, own = what.flow, what.priority
         else:
-            ref, own = ObjectRef.of(what), _priority_of(what)
+            ref, own = ObjectRef.of(_as_pod(what)), _priority_of(what)
         priority = own if priority is None else priority
         plan = self._plan
         admitted, rule = self._decide(plan, ref, flow, priority)
@@ -259,6 +260,13 @@ def _covers(wider: Rule, rule: Rule) -> bool:
     """True if every call that `rule` matches is matched by `wider` as well."""
     pairs = ((wider.flows, rule.flows), (wider.namespaces, rule.namespaces), (wider.levels, rule.levels))
     return all(not wide or (bool(narrow) and set(narrow) <= set(wide)) for wide, narrow in pairs)
+
+
+def _as_pod(obj: Any) -> Any:
+    """Items of a list carry neither `kind` nor `apiVersion`."""
+    if isinstance(obj, dict) and not obj.get("kind") and not obj.get("apiVersion"):
+        return {**obj, "kind": "Pod", "apiVersion": "v1"}
+    return obj
 
 
 def _priority_of(obj: Any) -> int:
