@@ -17,6 +17,7 @@ from asyncdispatch.rollout import (
     Guard,
     GuardPolicy,
     GuardState,
+    HalfOpen,
     Measured,
     Rollout,
     Step,
@@ -124,6 +125,57 @@ async def test_a_hook_may_still_submit_and_may_raise(caplog: pytest.LogCaptureFi
             await fail(dispatcher)
             await asyncio.sleep(2.0)
             assert (dispatcher.mode, await handles[0]) == (Mode.SYNC, "done")
+
+
+async def test_a_hook_may_be_a_coroutine_function(caplog: pytest.LogCaptureFixture):
+    """It runs beside the rollback, and what it submits by `run` goes on once that is done."""
+    told: list[Any] = []
+
+    async def send(decision: Decision) -> None:
+        told.append(decision.reason)
+        told.append(await dispatcher.run(call(name="event")))
+        raise ValueError("hook")
+
+    guard = Guard(policy(), on_rollback=send)
+    with caplog.at_level(logging.ERROR, "asyncdispatch"):
+        async with guarded(guard) as dispatcher:
+            await fail(dispatcher)
+            await asyncio.sleep(2.0)
+            assert (dispatcher.mode, told) == (Mode.SYNC, ["failure_rate", "done"])
+    assert [record.getMessage() for record in caplog.records] == ["a hook of the guard raised"]
+
+
+async def test_a_hook_that_is_awaited_ends_with_the_block():
+    """It is asked to stop, and waited for."""
+    ended: list[str] = []
+
+    async def for_ever(decision: Decision) -> None:
+        try:
+            await asyncio.sleep(1e9)
+        finally:
+            ended.append(decision.reason)
+
+    guard = Guard(policy(), on_step=for_ever)
+    async with running(observers=(guard,), retry=ONCE) as dispatcher:
+        async with guard.watch(dispatcher):
+            await fail(dispatcher)
+            await asyncio.sleep(2.0)
+            assert not ended
+        assert ended == ["failure_rate"]
+
+
+async def test_without_a_rollout_the_way_back_is_by_hand():
+    """Whatever the default policy says of half-open."""
+    guard = Guard(GuardPolicy(**NOTHING | {"failure_rate": Threshold(absolute=0.1)}))
+    assert guard.policy.half_open is None
+    async with guarded(guard) as dispatcher:
+        await fail(dispatcher)
+        await asyncio.sleep(10_000.0)
+        assert (guard.state, dispatcher.mode) == (GuardState.TRIPPED, Mode.SYNC)
+        assert guard.report().half_open_in is None
+        await guard.open("mended")
+        assert (guard.state, dispatcher.mode) == (GuardState.ARMED, Mode.ASYNC)
+    assert Guard().policy == GuardPolicy(half_open=None)
 
 
 async def test_the_report_says_what_it_did():
@@ -354,12 +406,20 @@ async def test_bad_input_is_named():
         (lambda: Guard(policy(), rollout=True), "rollout=True"),  # type: ignore[arg-type]
         (lambda: Guard(policy(), baseline={}), "baseline={}"),  # type: ignore[arg-type]
         (lambda: Guard(policy(), on_step=3), "on_step=3"),  # type: ignore[arg-type]
-        (lambda: Guard(), r"half-open needs the dispatcher's: or GuardPolicy\(half_open=None\)"),
+        (lambda: Guard(policy(half_open=HalfOpen(samples=5))), "rollout=None: half-open needs the dispatcher's"),
+        (lambda: guard.scheduled(-1.0), "seconds=-1.0"),
+        (lambda: guard.scheduled(float("nan")), "seconds=nan"),
+        (lambda: guard.scheduled("1"), "seconds='1'"),  # type: ignore[arg-type]
+        (lambda: guard.scheduled(None), "seconds=None"),  # type: ignore[arg-type]
+        (lambda: guard.scheduled(1.0, retried="no"), "retried='no'"),  # type: ignore[arg-type]
     ):
         with pytest.raises(ConfigurationError, match=message):
             make()
-    with pytest.raises(ConfigurationError, match="the guard watches none"):
-        await guard.open("why")
+    for by_hand in (guard.open, guard.close):
+        with pytest.raises(ConfigurationError, match="the guard watches none"):
+            await by_hand("why")
+        with pytest.raises(ConfigurationError, match="reason=None"):
+            await by_hand(None)  # type: ignore[arg-type]
     async with running() as dispatcher:
         with pytest.raises(ConfigurationError, match=r"Dispatcher\(observers=\(guard,\)\)"):
             async with guard.watch(dispatcher):

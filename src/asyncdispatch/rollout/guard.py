@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from asyncdispatch._core.states import PLACE_SHIFT, SECOND
+from asyncdispatch.config import check_seconds
 from asyncdispatch.errors import ConfigurationError, DispatcherClosed
 from asyncdispatch.outcomes import Expired, Failed, Succeeded
 from asyncdispatch.rollout.judging import Decision, GuardReport, GuardState, Judge, Step, require_baseline
-from asyncdispatch.rollout.policy import Baseline, GuardPolicy, Waiting
+from asyncdispatch.rollout.policy import Baseline, GuardPolicy, HalfOpen, Waiting
 from asyncdispatch.rollout.rules import Rollout
 from asyncdispatch.statistics import Mode
 
@@ -40,8 +43,10 @@ class Guard:
             …
 
     Without a `baseline` begin in Mode.SYNC: it records one, and `open` goes asynchronous once there are samples enough.
+    Without a `rollout`, which the small share of half-open needs, the way back is by hand only, by `open`.
     `on_rollback` and `on_step` are called with the `Decision`, the first at a rollback only (count it by
-    `decision.reason`), the second at every step (send an Event); their errors are logged. Event loop only.
+    `decision.reason`), the second at every step (send an Event). What they return is awaited, if it can be, in a task
+    that ends with `watch`. Their errors are logged. Event loop only. Raises `ConfigurationError` for a wrong argument.
     """
 
     def __init__(
@@ -62,17 +67,19 @@ class Guard:
         for name, hook in (("on_rollback", on_rollback), ("on_step", on_step)):
             if hook is not None and not callable(hook):
                 raise ConfigurationError(name, hook, "must be callable")
-        if policy.half_open is not None and rollout is None:
-            raise ConfigurationError(
-                "rollout", None, "half-open needs the dispatcher's: or GuardPolicy(half_open=None)"
-            )
+        if rollout is None:
+            if policy.half_open not in (None, HalfOpen()):
+                remedy = "half-open needs the dispatcher's: give it, or leave GuardPolicy.half_open out"
+                raise ConfigurationError("rollout", None, remedy)
+            policy = replace(policy, half_open=None)
         self.policy = policy
         self.rollout = rollout
         self._judge = Judge(policy, baseline)
         self._on_rollback, self._on_step = on_rollback, on_step
         self._dispatcher: Dispatcher | None = None
         self._from = 0  # the place from which on calls count: those of an earlier state don't
-        self._own_reason = ""  # of the switch that is under way
+        self._own_reason: str | None = None  # of the switch that is under way
+        self._hooks: set[asyncio.Task[None]] = set()
 
     # -- watching ---------------------------------------------------------------------------------------------------
 
@@ -81,16 +88,19 @@ class Guard:
         """Watch an entered dispatcher until the block is left. One dispatcher at a time.
 
         Raises `ConfigurationError` if the guard is not its observer, has another rollout, or has no baseline while the
-        dispatcher is asynchronous already.
+        dispatcher is asynchronous already. Leaving the block cancels hooks that are awaited still; a rollback that is
+        draining goes on to its end.
         """
         self._attach(dispatcher)
         task = asyncio.get_running_loop().create_task(self._run(), name="asyncdispatch-guard")
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.wait([task])
-            self._dispatcher = None
+            tasks = {task, *self._hooks}
+            for each in tasks:
+                each.cancel()
+            self._dispatcher = self._own_reason = None
+            await asyncio.wait(tasks)
 
     def _attach(self, dispatcher: Dispatcher) -> None:
         if self._dispatcher is not None:
@@ -155,14 +165,24 @@ class Guard:
             self._judge.sample("api_latency_p99", handle.more.flown / SECOND / handle.attempts)
 
     def scheduled(self, seconds: float, *, retried: bool = False) -> None:
-        """Tell of one pass of the scheduling loop: how long it took, and whether it ended in another try."""
+        """Tell of one pass of the scheduling loop: how long it took, and whether it ended in another try.
+
+        Raises `ConfigurationError` for what is no time.
+        """
+        check_seconds("seconds", seconds, zero=True)
+        if not isinstance(retried, bool):
+            raise ConfigurationError("retried", retried, "must be True or False")
         if self._heeds():
             self._judge.sample("scheduling_p99", seconds)
             self._judge.sample("unschedulable_retries", retried)
 
     def mode_changed(self, old: Mode, new: Mode, reason: str) -> None:
         """Of the dispatcher: who switches by hand is obeyed."""
-        if self._dispatcher is None or reason == self._own_reason or new is Mode.DRAINING:
+        own = reason == self._own_reason
+        if self._dispatcher is None or new is Mode.DRAINING:
+            return
+        self._own_reason = None
+        if own:
             return
         if new is Mode.SYNC:
             self._step(self._judge.closed(self._now()))
@@ -195,13 +215,13 @@ class Guard:
         The first time it takes what it has recorded for its baseline: raises `ConfigurationError`, and stays
         synchronous, if there are too few samples.
         """
-        dispatcher = self._watched()
+        dispatcher = self._by_hand(reason)
         self._step(self._judge.opened(self._now()))
         await self._switch(dispatcher, Mode.ASYNC, reason)
 
     async def close(self, reason: str) -> None:
         """Go synchronous by hand, and stay so until somebody calls `open`: also after a rollback."""
-        dispatcher = self._watched()
+        dispatcher = self._by_hand(reason)
         self._step(self._judge.closed(self._now()))
         await self._switch(dispatcher, Mode.SYNC, reason)
 
@@ -259,7 +279,8 @@ class Guard:
         try:
             await dispatcher.switch(mode, reason)
         finally:
-            self._own_reason = ""
+            if dispatcher.mode is not Mode.DRAINING:  # cancelled: the dispatcher goes on to drain, for this reason
+                self._own_reason = None
 
     def _cancel_waiting(self, dispatcher: Dispatcher) -> None:
         """What is asynchronous and waits ends as Cancelled("rollback"); what flies lands."""
@@ -286,10 +307,19 @@ class Guard:
         )
         for hook in (self._on_rollback if breached else None, self._on_step):
             try:
-                if hook is not None:
-                    hook(decision)
+                answer = None if hook is None else hook(decision)
             except Exception:
                 log.exception("a hook of the guard raised")
+            else:
+                if inspect.isawaitable(answer):
+                    task = asyncio.get_running_loop().create_task(_finish(answer), name="asyncdispatch-guard-hook")
+                    self._hooks.add(task)
+                    task.add_done_callback(self._hooks.discard)
+
+    def _by_hand(self, reason: str) -> Dispatcher:
+        if not isinstance(reason, str):
+            raise ConfigurationError("reason", reason, "must be a string that says why")
+        return self._watched()
 
     def _watched(self) -> Dispatcher:
         if self._dispatcher is None:
@@ -302,3 +332,11 @@ class Guard:
     def _count_from_now(self) -> None:
         assert self._dispatcher is not None
         self._from = self._dispatcher._now() << PLACE_SHIFT
+
+
+async def _finish(answer: Awaitable[object]) -> None:
+    """Of a hook that is a coroutine function."""
+    try:
+        await answer
+    except Exception:
+        log.exception("a hook of the guard raised")
