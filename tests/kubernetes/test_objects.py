@@ -1,12 +1,14 @@
 """What callers may hand in, and what is refused with a word on what to do."""
 
 from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from kubernetes_asyncio.client import V1Container, V1Node, V1ObjectMeta, V1Pod, V1PodSpec
 
 from asyncdispatch.calls import ObjectRef
 from asyncdispatch.errors import ConfigurationError
+from asyncdispatch.kubernetes import Cluster
 from asyncdispatch.kubernetes.objects import (
     annotations_of,
     field_of,
@@ -16,7 +18,9 @@ from asyncdispatch.kubernetes.objects import (
     timestamp,
     to_json,
 )
-from tests.kubernetes.support import pod_dict
+from tests.kubernetes.support import FakeClient, pod_dict
+
+OFFLINE: Any = Cluster(FakeClient())
 
 
 def model(**meta):
@@ -134,3 +138,51 @@ def test_annotations():
     for bad in (["a"], {"a": 1}, {1: "a"}, {"": "a"}):
         with pytest.raises(ConfigurationError, match="annotations"):
             annotations_of(bad)
+
+
+def _named(**meta):
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "ns", "uid": "u", **meta}}
+
+
+MAKES: dict[str, Any] = {
+    "create": lambda obj: OFFLINE.create({**obj, "metadata": {**obj["metadata"], "uid": None}}),
+    "read": OFFLINE.read,
+    "patch": lambda obj: OFFLINE.patch(obj, {"metadata": {"labels": {"a": "1"}}}),
+    "replace": lambda obj: OFFLINE.replace({**obj, "metadata": {**obj["metadata"], "resourceVersion": "1"}}),
+    "delete": OFFLINE.delete,
+    "evict": OFFLINE.evict,
+    "bind": lambda obj: OFFLINE.bind(obj, "n1"),
+    "patch_status": lambda obj: OFFLINE.patch_status(obj, nominated_node="n1"),
+    "event": lambda obj: OFFLINE.event(obj, reason="R", message="m"),
+}
+
+
+@pytest.mark.parametrize("make", MAKES.values(), ids=MAKES.keys())
+@pytest.mark.parametrize(
+    "meta",
+    [{"name": name} for name in (".", "..", "a/b", "../x", "a%2Fb", 3, ["p"])]
+    + [{"namespace": name} for name in ("..", "a/../b", "a%b", 3)],
+    ids=str,
+)
+def test_names_that_can_stand_in_no_path_are_refused_at_once(make, meta):
+    """As a call is made, by the field: the server has no such object, and a path would lead elsewhere."""
+    assert make(_named()).target
+    (field,) = meta
+    with pytest.raises(ConfigurationError, match=rf"{field}="):
+        make(_named(**meta))
+
+
+def test_refs_plurals_and_subresources_stand_in_paths_as_well():
+    """What a ref or a keyword says is looked at in the same way; a generated name's beginning, too."""
+    for make in (OFFLINE.read, OFFLINE.delete, lambda ref: OFFLINE.bind(ref, "n1")):
+        with pytest.raises(ConfigurationError, match=r"metadata\.name='a/b'"):
+            make(ObjectRef("v1", "Pod", "ns", "a/b", "u"))
+    with pytest.raises(ConfigurationError, match="plural='a/b'"):
+        OFFLINE.read(_named(), plural="a/b")
+    with pytest.raises(ConfigurationError, match=r"subresource='\.\./x'"):
+        OFFLINE.patch(_named(), {"a": 1}, subresource="../x")
+    with pytest.raises(ConfigurationError, match=r"metadata\.name='a/\*'"):
+        OFFLINE.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "a/", "namespace": "ns"}})
+    assert OFFLINE.read(
+        {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "system:a"}}
+    )

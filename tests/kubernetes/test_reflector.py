@@ -546,6 +546,8 @@ async def test_the_store_runs_over_while_it_is_watched(server, cluster):
         ({"fields": {"a": 5}}, "fields"),
         ({"kind": ""}, "kind"),
         ({"kind": "Node", "namespace": "ns"}, "metadata.namespace"),
+        ({"namespace": "a/b"}, "namespace='a/b'"),
+        ({"plural": ".."}, "plural='..'"),
     ],
 )
 async def test_bad_settings_are_refused_when_it_is_made(server, cluster, given, named):

@@ -16,12 +16,12 @@ from asyncdispatch.kubernetes.credentials import connect_client
 from asyncdispatch.kubernetes.events import REPORTER, Event, regarding, slot
 from asyncdispatch.kubernetes.kubeconfig import KubeconfigPath
 from asyncdispatch.kubernetes.lease import Lease, lease_timing
-from asyncdispatch.kubernetes.objects import node_name, pod_ref, priority_of, to_json
+from asyncdispatch.kubernetes.objects import checked_ref, node_name, pod_ref, priority_of, to_json
 from asyncdispatch.kubernetes.patches import change_of
 from asyncdispatch.kubernetes.pods import PodBinding, PodStatusPatch, conditions_of, of_unbound
 from asyncdispatch.kubernetes.reflector import Reflector, Selector
 from asyncdispatch.kubernetes.removal import Delete, Evict
-from asyncdispatch.kubernetes.resources import builtin, collection_path
+from asyncdispatch.kubernetes.resources import builtin, check_segment, collection_path
 from asyncdispatch.kubernetes.shards import Key, ShardSet
 from asyncdispatch.kubernetes.transport import Transport
 from asyncdispatch.kubernetes.writes import Patch, Replace
@@ -120,10 +120,10 @@ class Cluster:
 
         `plural` is the kind's name in paths, for a custom resource; without it the server is asked, once.
         """
-        ref = ObjectRef.of(obj)
+        ref = checked_ref(obj)
         given = to_json(obj, "obj")
         body = checked_new({**given, "apiVersion": ref.api_version, "kind": ref.kind})
-        _check_place(ref)
+        _check_place(ref, plural)
         call_fields.setdefault("priority", priority_of(body))
         call_fields.setdefault("scope", self)
         return Create(target=ref, obj=body, transport=self.transport, plural=plural, **call_fields)
@@ -133,7 +133,7 @@ class Cluster:
 
         `version=…` allows an answer from the server's cache that is at least as new; by default it is the newest state.
         """
-        target = _named(ref)
+        target = _named(ref, plural)
         call_fields.setdefault("priority", priority_of(ref))
         call_fields.setdefault("scope", self)
         return Read(target=target, transport=self.transport, plural=plural, **call_fields)
@@ -159,7 +159,7 @@ class Cluster:
         A fixed patch is fenced by the uid, where `ref` has one; with `fence="version"` (or `version=…`) also by the
         version. One that replaces a list, or names a place in one, needs that (rule R21).
         """
-        target, known = _named(ref), _whole(ref)
+        target, known = _named(ref, plural, subresource), _whole(ref)
         if callable(patch):
             if fence != "uid" or call_fields.get("version") is not None:
                 raise ConfigurationError("version", fence, "is that of the object the function is given: leave it out")
@@ -176,7 +176,7 @@ class Cluster:
 
     def replace(self, obj: Any, *, subresource: str = "", plural: str | None = None, **call_fields: Any) -> Replace:
         """Replace an object by `obj` whole, fenced by the uid and the resourceVersion in `obj`: see `Replace`."""
-        target = _named(obj)
+        target = _named(obj, plural, subresource)
         body = {**to_json(obj, "obj"), "apiVersion": target.api_version, "kind": target.kind}
         call_fields.setdefault("version", version_of(body))
         fields = self._fields(obj, "uid", call_fields)
@@ -198,7 +198,7 @@ class Cluster:
         seen. `grace_period` is in seconds; `propagation` is "Background", "Foreground" or "Orphan". An object that is
         dying counts as deleted: a create of its name waits until it has gone.
         """
-        target, known = _named(ref), _whole(ref)
+        target, known = _named(ref, plural), _whole(ref)
         fields = self._fields(ref, fence, call_fields)
         call = Delete(target=target, grace_period=grace_period, propagation=propagation, plural=plural, **fields)
         return call if known is None else call.on(known)
@@ -309,18 +309,22 @@ class Cluster:
         return fields
 
 
-def _check_place(ref: ObjectRef) -> None:
-    """A namespace exactly where the kind has one, as far as that is known without asking."""
+def _check_place(ref: ObjectRef, plural: str | None, subresource: str = "") -> None:
+    """What the path is made of; and a namespace exactly where the kind has one, as far as that is known unasked."""
+    if plural is not None:
+        check_segment(plural, "plural")
+    if subresource != "":
+        check_segment(subresource, "subresource")
     if (resource := builtin(ref)) is not None:
         collection_path(ref, resource)
 
 
-def _named(obj: Any) -> ObjectRef:
+def _named(obj: Any, plural: str | None, subresource: str = "") -> ObjectRef:
     """The ref of an object that has a name already."""
-    ref = ObjectRef.of(obj)
+    ref = checked_ref(obj)
     if ref.generated:
         raise ConfigurationError("metadata.name", ref.name, "give the name: it is not known yet for this object")
-    _check_place(ref)
+    _check_place(ref, plural, subresource)
     return ref
 
 

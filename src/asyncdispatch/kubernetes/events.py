@@ -23,7 +23,7 @@ from asyncdispatch.calls import Attempt, Effect, ObjectRef, version_of
 from asyncdispatch.config import RetryPolicy
 from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.kubernetes.calls import KubernetesCall
-from asyncdispatch.kubernetes.objects import Json
+from asyncdispatch.kubernetes.objects import Json, checked_ref
 from asyncdispatch.kubernetes.resources import collection_path
 
 __all__ = ["LOWEST_PRIORITY", "ONE_RETRY", "REPORTER", "Event", "regarding", "slot"]
@@ -122,7 +122,7 @@ class Event(KubernetesCall[Json]):
 
 def regarding(obj: Any) -> Json:
     """A reference to an object (dict, client model or ref), as Events carry it."""
-    ref = ObjectRef.of(obj)
+    ref = checked_ref(obj)
     if ref.generated:
         raise ConfigurationError("obj.metadata.name", ref.name, "give the name: it is not known yet for this object")
     version = None if isinstance(obj, ObjectRef) else version_of(obj)

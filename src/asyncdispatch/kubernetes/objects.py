@@ -13,8 +13,9 @@ from typing import Any
 
 from asyncdispatch.calls import ObjectRef, metadata_of
 from asyncdispatch.errors import ConfigurationError
+from asyncdispatch.kubernetes.resources import check_segment
 
-__all__ = ["annotations_of", "field_of", "node_name", "pod_ref", "priority_of", "timestamp", "to_json"]
+__all__ = ["annotations_of", "checked_ref", "field_of", "node_name", "pod_ref", "priority_of", "timestamp", "to_json"]
 
 Json = dict[str, Any]
 
@@ -82,6 +83,20 @@ def pod_ref(pod: Any) -> ObjectRef:
     if ref.uid is None:
         remedy = "pass the Pod as the API server sent it: the uid keeps the call off a Pod recreated under its name"
         raise ConfigurationError("pod.metadata.uid", None, remedy)
+    check_segment(ref.name, "pod.metadata.name")
+    check_segment(ref.namespace, "pod.metadata.namespace")
+    return ref
+
+
+def checked_ref(obj: Any) -> ObjectRef:
+    """The ref of an object whose name and namespace can stand in a path. Raises `ConfigurationError` for any other."""
+    for key in () if isinstance(obj, ObjectRef) else ("name", "generateName"):
+        if not isinstance(given := field_of(metadata_of(obj), key), str | None):
+            raise ConfigurationError(f"metadata.{key}", given, "must be a string: put it in quotes")
+    ref = ObjectRef.of(obj)
+    check_segment(ref.name, "metadata.name")
+    if ref.namespace is not None:
+        check_segment(ref.namespace, "metadata.namespace")
     return ref
 
 

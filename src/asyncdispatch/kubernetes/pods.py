@@ -64,6 +64,9 @@ class PodBinding(KubernetesCall[str]):
         object.__setattr__(self, "target", pod_ref(self.target))
         object.__setattr__(self, "node", node_name(self.node))
         object.__setattr__(self, "annotations", annotations_of(self.annotations))
+        others = self.depends_on
+        if not isinstance(others, (tuple, list)) or not all(isinstance(other, ObjectRef) for other in others):
+            raise ConfigurationError("depends_on", others, "must be a tuple of ObjectRef")
         ref = ObjectRef("v1", "Node", None, self.node)
         if ref not in self.depends_on:
             object.__setattr__(self, "depends_on", (*self.depends_on, ref))

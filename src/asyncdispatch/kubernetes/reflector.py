@@ -27,6 +27,7 @@ from asyncdispatch.kubernetes._listwatch import (
     Target,
 )
 from asyncdispatch.kubernetes._store import WatchEvent
+from asyncdispatch.kubernetes.resources import check_segment
 from asyncdispatch.kubernetes.transport import Transport
 
 if TYPE_CHECKING:
@@ -130,6 +131,9 @@ class Reflector:
         for handler in handlers:
             if not callable(handler):
                 raise ConfigurationError("handlers", handler, "each must be a function of a WatchEvent")
+        for field, segment in (("namespace", namespace), ("plural", plural)):
+            if segment is not None:
+                check_segment(segment, field)
         target = Target(api_version, kind, namespace, _selector("labels", labels), _selector("fields", fields), plural)
         settings = Settings(page_size, max_objects, idle_limit, check_interval)
         self._target = target

@@ -6,13 +6,23 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 from urllib.parse import quote
 
 from asyncdispatch.calls import ObjectRef
 from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.verdicts import regular_plural
 
-__all__ = ["Resource", "builtin", "builtin_kind", "collection_path", "group_path", "object_path", "regular_plural"]
+__all__ = [
+    "Resource",
+    "builtin",
+    "builtin_kind",
+    "check_segment",
+    "collection_path",
+    "group_path",
+    "object_path",
+    "regular_plural",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +118,13 @@ def object_path(ref: ObjectRef, resource: Resource, subresource: str = "") -> st
     """The path of the object itself, or of one of its subresources."""
     path = f"{collection_path(ref, resource)}/{_segment(ref.name)}"
     return f"{path}/{subresource}" if subresource else path
+
+
+def check_segment(value: Any, field: str) -> None:
+    """`ConfigurationError` for what can't be one segment of a path, by the API server's own rule for names."""
+    if not isinstance(value, str) or value in ("", ".", "..") or "/" in value or "%" in value:
+        remedy = "must be a string without '/' and '%', other than '.' and '..': it stands in the object's path"
+        raise ConfigurationError(field, value, remedy)
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9-][A-Za-z0-9._-]*")

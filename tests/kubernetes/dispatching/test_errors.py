@@ -98,6 +98,7 @@ async def test_create_that_never_arrived_is_sent_again(world: World) -> None:
     world.server.drop(times=1, applied=False, method="POST")
     assert (await world.v1.create_namespaced_pod("default", world.model())).metadata.name == "p"
     assert [record.method for record in world.server.audit] == ["POST", "GET", "POST"]
+    assert [record.audit_id for record in world.server.audit] == ["1-1", "1-1", "1-2"]
 
 
 async def test_lost_bind_is_found_by_reading(world: World) -> None:
