@@ -1,5 +1,6 @@
 """The call by itself: what its outcome means to the machine, and what a fresh read says became of it."""
 
+import json
 from typing import Any
 
 import pytest
@@ -15,6 +16,13 @@ BOUND = (
     '{"kind": "Status", "reason": "Invalid", "details": '
     '{"causes": [{"field": "status.nominatedNodeName", "reason": "FieldValueForbidden"}]}}'
 )
+
+
+def refused(message: str) -> Failed[Any]:
+    """By a Status that has a message alone."""
+    return Failed(
+        ApiError(422, body=json.dumps({"kind": "Status", "reason": "Invalid", "message": message})), PERMANENT
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,6 +47,9 @@ BOUND = (
         (Failed(ApiError(403), PERMANENT), Fate.FORBIDDEN),
         (Failed(ApiError(422), PERMANENT), Fate.REFUSED),
         (Failed(ApiError(422, body=BOUND), PERMANENT), Fate.BOUND),
+        (refused('Pod "p" is invalid: status.nominatedNodeName: Forbidden: x'), Fate.BOUND),
+        (refused('Pod "p" is invalid: spec.x: Invalid value: "status.nominatedNodeName: "'), Fate.REFUSED),
+        (refused("denied request: status.nominatedNodeName: no"), Fate.REFUSED),
         (Failed(ApiError(400), PERMANENT), Fate.REFUSED),
     ],
 )

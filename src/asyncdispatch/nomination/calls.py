@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,7 @@ from asyncdispatch.outcomes import AnyOutcome, Cancelled, Expired, Failed, Succe
 __all__ = ["CALL_TYPE", "PodNomination", "answer_of"]
 
 CALL_TYPE = "pod_nomination"
+_INVALID_FIELD = re.compile(r" is invalid: \[?status\.nominatedNodeName: ")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -128,13 +130,20 @@ def answer_of(outcome: AnyOutcome) -> Answer:
 
 
 def _fate(error: ApiError) -> Fate:
-    if error.status == 422 and any(cause.get("field") == "status.nominatedNodeName" for cause in error.causes):
+    if error.status == 422 and _names_the_field(error):
         # Of a name that we have checked, all that can be wrong is that the Pod has a node (from 1.35 on).
         return Fate.BOUND
     known = {403: Fate.FORBIDDEN, 409: Fate.CONFLICT, 429: Fate.NOT_SENT, 401: Fate.NOT_SENT}
     if error.status in known:
         return known[error.status]
     return Fate.REFUSED if 400 <= error.status < 500 else Fate.NOT_SENT
+
+
+def _names_the_field(error: ApiError) -> bool:
+    """The Status's causes name the field; if it has none, its message, which the server makes of the same errors."""
+    if error.causes:
+        return any(cause.get("field") == "status.nominatedNodeName" for cause in error.causes)
+    return error.reason == "Invalid" and _INVALID_FIELD.search(error.message) is not None
 
 
 def _said(outcome: AnyOutcome) -> str:

@@ -66,7 +66,7 @@ class Writing(Standing):
         if life.phase in (S.PLANNED, S.WRITING):
             if pod is None or pod.uid != life.uid:
                 self._end(life, Judgement(S.GONE, "the Pod is gone"), now)
-            elif life.doubt or life.phase is S.WRITING:
+            elif life.doubt or life.phase is S.WRITING or (life.asks and pod.node):
                 self._settle_doubt(life, pod, objection, now)
             else:
                 self._consider(life, pod, objection, now)
@@ -82,7 +82,7 @@ class Writing(Standing):
             )
 
     def _settle_doubt(self, life: Life, pod: PodView, objection: str | None, now: float) -> None:
-        """What became of a set that has not been answered, or that was refused since the Pod is bound."""
+        """What became of a set that has not been answered, or that was refused since others had written or bound it."""
         if pod.shows(life.decision_id, life.node):
             if life.phase is S.PLANNED:
                 life.move(S.WRITING)
