@@ -193,17 +193,32 @@ async def test_conflicts_without_end_are_abandoned(server, nominator):
     assert nominated(server) is None
 
 
-async def test_bound_while_it_was_written(server, nominator):
-    """From 1.35 on a bound Pod refuses the field: read again, and say what it is."""
+@pytest.mark.parametrize(("where", "ends"), [("n1", S.HIT), ("n2", S.FALLBACK)])
+async def test_bound_while_it_was_written(server, nominator, where, ends):
+    """By the scheduler, between our read and our write: the fence refuses that. Read again, and say what it is."""
+    found = server.create(pod("p"))
+
+    def rival(record):
+        server.bind(found, where)
+
+    server.hook(rival, times=1, method="PATCH")
+    outcome = await (await nominator.nominate(decide(found))).outcome()
+    assert (outcome.state, outcome.bound_to, outcome.raced, outcome.written) == (ends, where, True, False)
+    assert nominated(server) is None
+    assert len(patches(server)) == 1
+
+
+async def test_bound_before_it_was_tried(server, nominator):
+    """No write of ours was under way: rejected, and not raced."""
     found = server.create(pod("p"))
 
     def rival(record):
         server.bind(found, "n1")
 
-    server.hook(rival, times=1, method="PATCH")
+    server.hook(rival, times=1, method="GET", path="*/pods/p")
     outcome = await (await nominator.nominate(decide(found))).outcome()
-    assert outcome.state in (S.HIT, S.REJECTED)
-    assert nominated(server) is None
+    assert (outcome.state, outcome.raced) == (S.REJECTED, False)
+    assert patches(server) == []
 
 
 async def test_denied_and_forbidden(server, nominator):
@@ -273,6 +288,65 @@ async def test_the_order_changes(server, nominator):
     nominator.reorder("2")
     assert (await old.outcome()).state is S.STALE
     assert new.state is S.NOMINATED
+
+
+async def test_confirm_waits_for_the_write(server, nominator):
+    """Asked right after `nominate`: it says what is true once the hint is written, or refused."""
+    handle = await nominator.nominate(decide(server.create(pod("p", gates=("g",)))))
+    assert await nominator.confirm(handle.decision_id)
+    assert nominated(server) == "n1"
+    refused = await nominator.nominate(decide(server.create(pod("q", cpu="9"))))
+    assert await nominator.why_not(refused.decision_id) == "it has ended: rejected, n1 has not enough cpu free"
+
+
+async def test_confirm_does_not_wait_for_ever(server, nominator):
+    """The write hangs: after `call_timeout` it is not written yet. What is written later can be confirmed."""
+    server.black_hole(times=1, method="PATCH")
+    handle = await nominator.nominate(decide(server.create(pod("p"))))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await nominator.confirm(handle.decision_id)  # cancelled: it leaves the decision
+    assert await nominator.why_not(handle.decision_id) == "it is not written yet"
+    assert asyncio.get_running_loop().time() == pytest.approx(11, abs=0.5)
+    assert await handle.written()
+    assert await nominator.confirm(handle.decision_id)
+
+
+@pytest.mark.parametrize("how", ["withdraw", "rollback"])
+async def test_taking_back_without_the_api_server(server, nominator, how):
+    """It returns after `drain_timeout` and says that the hint stands; and goes on trying."""
+    handle = await nominator.nominate(decide(server.create(pod("p")), ttl=200))
+    assert await handle.written()
+    fault = server.fail(status=503, times=None)
+    if how == "withdraw":
+        outcome = await nominator.withdraw(handle.decision_id)
+    else:
+        [outcome] = await nominator.rollback("an alarm")
+    assert asyncio.get_running_loop().time() == pytest.approx(60, abs=1)
+    assert (outcome.state, outcome.written, handle.settled) == (S.RELEASING, True, None)
+    assert outcome.hinted_seconds == pytest.approx(60, abs=1)
+    fault.remove()
+    assert (await handle.outcome()).state is (S.WITHDRAWN if how == "withdraw" else S.ROLLED_BACK)
+    assert nominated(server) is None
+
+
+@pytest.mark.parametrize("how", ["withdraw", "rollback"])
+async def test_taking_back_what_is_adopted(server, nominator, how):
+    """It stands until the scheduler is done with it, and is reported as that."""
+    server.put(pod("low", cpu="1", on="n1", priority=-5))
+    handle = await nominator.nominate(decide(server.put(pod("p", priority=10))))
+    assert await handle.written()
+    dying = {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 300}}
+    server.patch_object("Pod", {**dying, "status": {"conditions": [VICTIM]}}, "low", namespace="ns")
+    await passes(1)
+    if how == "withdraw":
+        outcome = await nominator.withdraw(handle.decision_id)
+    else:
+        [outcome] = await nominator.rollback("an alarm")
+    assert (outcome.state, nominated(server)) == (S.ADOPTED, "n1")
+    server.finish("Pod", "low", namespace="ns")
+    assert (await handle.outcome()).state is (S.WITHDRAWN if how == "withdraw" else S.ROLLED_BACK)
+    assert nominated(server) is None
 
 
 async def test_kill_switch(server, nominator):

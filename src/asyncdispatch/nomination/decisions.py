@@ -197,10 +197,11 @@ def _names(label: str, names: Any) -> tuple[str, ...] | None:
 class NominationOutcome:
     """How a decision ended (N9).
 
-    `state` is one of the outcomes of `NominationState`, `reason` for people. `bound_to` is the node that the Pod was
-    bound to, if that was seen. `raced`: it had no gates and was bound at about the time of the write, so that the hint
-    has most likely not been looked at. `written`: the hint was in the Pod for certain. `hinted_seconds` for how long it
-    was, or may have been, `elapsed_seconds` the time since `nominate`.
+    `state` is one of the outcomes of `NominationState` (what `withdraw` and `rollback` return may stand yet), `reason`
+    for people. `bound_to` is the node that the Pod was bound to, if that was seen. `raced`: it had no gates and was
+    bound at about the time of the write, so that the hint has most likely not been looked at. `written`: the hint was
+    in the Pod for certain. `hinted_seconds` for how long it was, or may have been, `elapsed_seconds` the time since
+    `nominate`.
     """
 
     decision: Decision

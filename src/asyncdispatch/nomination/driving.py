@@ -17,6 +17,7 @@ from asyncdispatch.errors import DispatchError, StaleContext
 from asyncdispatch.kubernetes.reflector import Reflector
 from asyncdispatch.kubernetes.shards import ShardSet
 from asyncdispatch.nomination.actions import Action, Answer, Ask, Fate, Look, Note, Write
+from asyncdispatch.nomination.decisions import NominationOutcome
 from asyncdispatch.nomination.handles import NominationHandle
 from asyncdispatch.nomination.hands import Hands, extra_of
 from asyncdispatch.nomination.machine import Nominations
@@ -122,6 +123,20 @@ class Driver:
         except TimeoutError:
             left = sum(life.outcome is None for life in lives)
             log.warning("%d hints could not be taken back within %.0f s", left, seconds, extra={"left": left})
+
+    def so_far(self, life: Life) -> NominationOutcome:
+        """How it ended; of one that has not, where it stands."""
+        if life.outcome is not None:
+            return life.outcome
+        adopted = life.phase is NominationState.ADOPTED
+        return NominationOutcome(
+            decision=life.decision,
+            state=life.phase,
+            reason="the scheduler makes room for it there" if adopted else "it could not be taken back yet",
+            written=life.written,
+            hinted_seconds=life.hinted_seconds(self.now),
+            elapsed_seconds=self.now - life.planned_at,
+        )
 
     def handle(self, life: Life) -> NominationHandle:
         """The one handle of a decision while it lives; a new one each time once it has ended."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -17,7 +19,7 @@ from asyncdispatch.kubernetes.shards import ShardSet
 from asyncdispatch.nomination.decisions import Decision, NominationOutcome, NominationPolicy
 from asyncdispatch.nomination.driving import Driver
 from asyncdispatch.nomination.handles import NominationHandle
-from asyncdispatch.nomination.hands import Hands, Precheck, Recompute
+from asyncdispatch.nomination.hands import Hands, Precheck, Recompute, extra_of
 from asyncdispatch.nomination.machine import Nominations
 from asyncdispatch.nomination.observing import Observing
 from asyncdispatch.nomination.scraped import FILTER_SECONDS, Page
@@ -156,9 +158,10 @@ class Nominator:
     async def confirm(self, decision_id: str) -> bool:
         """Does the decision still stand? Ask before you lift a gate: confirm, then ungate.
 
-        By a fresh read of Pod and node, and `precheck`. False also if it is not written yet. What does not stand any
-        more is taken back. Raises the error if Pod or node can't be read (then don't), `ConfigurationError` for an id
-        that is not known.
+        Waits until it is written or has ended, for `call_timeout` at most: after that it is False, too. Then by a fresh
+        read of Pod and node, and `precheck`. What does not stand any more is taken back. Raises the error if Pod or
+        node can't be read (then don't), `ConfigurationError` for an id that is not known. Cancelling it leaves the
+        decision.
         """
         return await self.why_not(decision_id) is None
 
@@ -166,7 +169,10 @@ class Nominator:
         """As `confirm`: None if the decision stands, else why it does not."""
         self._check()
         life = self._life(decision_id)
-        pod, node = await self._hands.read(life.decision, life.priority)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.policy.call_timeout):
+                await self._driver.handle(life).written()
+        pod, node = (None, None) if life.outcome is not None else await self._hands.read(life.decision, life.priority)
         objection = await self._hands.objection(pod, node)
         why = self._machine.confirmed(decision_id, pod, node, self._now, agreed=objection is None)
         self._driver.flush()
@@ -175,7 +181,9 @@ class Nominator:
     async def withdraw(self, decision_id: str, reason: str = "withdrawn") -> NominationOutcome:
         """Take a hint back, and wait for how it ended: perhaps otherwise. `ConfigurationError` for an unknown id.
 
-        Cancelling the wait does not stop it. A hint that the scheduler has acted on is not touched until that is over.
+        Waits for `drain_timeout` at most. If it still stands by then, the state is where: `RELEASING` (the API server
+        does not answer, say: it goes on trying), or `ADOPTED`, as a hint that the scheduler has acted on is not touched
+        until that is over. Its handle tells how it ends. Cancelling the wait does not stop it.
         """
         self._check()
         life = self._life(decision_id)
@@ -183,19 +191,27 @@ class Nominator:
             self._machine.withdraw(life.decision_id, self._now, reason)
         handle = self._driver.handle(life)
         self._driver.flush()
-        return await handle.outcome()
+        try:
+            async with asyncio.timeout(self.policy.drain_timeout):
+                return await handle.outcome()
+        except TimeoutError:
+            extra = extra_of(life.decision)
+            log.warning("decision %s is withdrawn, and still %s", decision_id, life.phase.value, extra=extra)
+            return self._driver.so_far(life)
 
     async def rollback(self, reason: str) -> list[NominationOutcome]:
         """The kill switch: no new hint from now on, and all of ours are taken back; values of others stay.
 
-        Waits for that, `drain_timeout` seconds at most; returns what has ended by then. `resume` turns it on again.
+        Waits for that, `drain_timeout` seconds at most. Returns an outcome for each decision that was live. Where a
+        hint still stands by then, its state is no end: `RELEASING` (it goes on trying), or `ADOPTED` (the scheduler has
+        acted on it; not waited for). `resume` turns it on again.
         """
         self._check()
         log.warning("nomination is rolled back: %s", reason, extra={"reason": reason})
         lives = list(self._machine.lives.values())
         self._driver.rollback(reason)
         await self._driver.drained(lives, self.policy.drain_timeout)
-        return [life.outcome for life in lives if life.outcome is not None]
+        return [self._driver.so_far(life) for life in lives]
 
     def resume(self, reason: str) -> None:
         """After a rollback: nominations are welcome again."""
