@@ -107,6 +107,45 @@ async def test_a_write_is_shown_until_apply_changes_nothing():
         assert dispatcher.statistics().unobserved == 0
 
 
+async def test_what_is_older_shows_a_write_by_chance_only():
+    """An older version, or an older uid, changes nothing, also where it looks as if the write had been seen in it."""
+    async with running() as dispatcher:
+        dispatcher.observe(pod_dict("p", "u1", 10))
+        await dispatcher.run(Bind(target=pod(), answer=11))
+        for late in (pod_dict("p", "u1", 8, spec={"nodeName": "n1"}), pod_dict("p", "u0", 7, spec={"nodeName": "n1"})):
+            assert bound(dispatcher.observe(late)) == "n1"
+            assert bound(dispatcher.observe(pod_dict("p", "u1", 10))) == "n1"
+            assert dispatcher.statistics().unobserved == 1
+
+
+async def test_a_late_watch_does_not_bring_back_what_we_have_replaced():
+    """Deleted and created anew by us, both unseen: what is shown is the new one, as the server has answered it."""
+    old, new = pod_dict("p", "u1", 5), pod_dict("p", "u2", 8)
+    async with running() as dispatcher:
+        dispatcher.observe(old)
+        await dispatcher.run(Delete(target=pod()))
+        assert dispatcher.observe(old) is None
+        await dispatcher.run(Create(target=pod(), obj=new))
+        assert dispatcher.observe(old) == new
+        assert dispatcher.overlay([old], api_version="v1", kind="Pod", namespace="ns") == [new]
+        assert dispatcher.observe(new) == new
+        assert dispatcher.statistics().unobserved == 0
+        assert dispatcher.overlay([old], api_version="v1", kind="Pod", namespace="ns") == []
+
+
+async def test_a_list_without_an_object_says_nothing_of_what_we_changed_in_it():
+    """It may be older, or show a part: a bind that was done stays, and one that waits is not failed by its `apply`."""
+    async with running() as dispatcher:
+        await dispatcher.run(Bind(target=pod()))
+        waiting = dispatcher.submit(Bind(target=pod("q"), not_before=1.0))
+        await dispatcher.run(Delete(target=pod("r")))
+        assert dispatcher.overlay([], api_version="v1", kind="Pod", namespace="ns") == []
+        assert dispatcher.statistics().unobserved == 1, "the deletion is seen, the bind is not"
+        assert bound(dispatcher.observe(pod_dict("p", "u1", 5))) == "n1"
+        assert bound(dispatcher.observe(pod_dict("q", "u1", 5))) == "n1"
+        assert await waiting is None
+
+
 async def test_a_fresh_read_settles_what_has_ended():
     """The caller's word that it began after every ended write; what still flies is shown nevertheless."""
     async with running() as dispatcher:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from asyncdispatch._core.overlay import OwnWrite, integer_version
+from asyncdispatch._core.states import CREATE
 from asyncdispatch.calls import ObjectRef, metadata_of, version_of
 from asyncdispatch.errors import ConfigurationError
 
@@ -41,7 +42,11 @@ class Observing:
         newest, writes = core.observe(ref, integer_version(version_of(obj)), _deleting(obj), fresh, now)
         if newest:
             self._rebase(core, ref, obj, now)
-        shown = self._show(core, ref, obj, writes, now)
+        elif self._replaced(core, ref) and any(write.call.effect is CREATE for write in writes):
+            shown = self._show(core, None, None, writes, now, ref.lane, newest=False)  # its successor, which is ours
+            self._flush()
+            return shown
+        shown = self._show(core, ref, obj, writes, now, newest=newest)
         self._flush()
         return shown
 
@@ -54,11 +59,13 @@ class Observing:
         seen: dict[str, None] = {}
         for obj in objs:
             ref = ObjectRef.of(obj) if not isinstance(obj, dict) or obj.get("kind") else _typed(obj, api_version, kind)
-            seen[ref.lane] = None
             newest, writes = core.observe(ref, integer_version(version_of(obj)), _deleting(obj), False, now)
             if newest:
                 self._rebase(core, ref, obj, now)
-            shown = self._show(core, ref, obj, writes, now)
+            elif self._replaced(core, ref):
+                continue
+            seen[ref.lane] = None
+            shown = self._show(core, ref, obj, writes, now, newest=newest)
             if shown is not None:
                 found.append(shown)
         own = dict.fromkeys(core.objects.lanes_with_writes(prefix))
@@ -71,6 +78,11 @@ class Observing:
                 found.append(shown)
         self._flush()
         return found
+
+    @staticmethod
+    def _replaced(core: DispatchCore, ref: ObjectRef) -> bool:
+        """True if what was seen, outdated, is an object whose name another one has now."""
+        return ref.uid is not None and core.objects.uid_of(ref.lane) not in (None, ref.uid)
 
     def _rebase(self, core: DispatchCore, ref: ObjectRef, obj: Any, now: int) -> None:
         for entry in core.pending_writes(ref.lane):
@@ -85,9 +97,20 @@ class Observing:
                 self._end_calls(core, entry, error, now)
 
     def _show(
-        self, core: DispatchCore, ref: ObjectRef | None, obj: Any, writes: list[OwnWrite], now: int, lane: str = ""
+        self,
+        core: DispatchCore,
+        ref: ObjectRef | None,
+        obj: Any,
+        writes: list[OwnWrite],
+        now: int,
+        lane: str = "",
+        *,
+        newest: bool = True,
     ) -> Any:
-        """`obj` with the ended writes that are not seen yet, then with those that wait or fly."""
+        """`obj` with the ended writes that are not seen yet, then with those that wait or fly.
+
+        What is not the newest may look by chance as if a write was seen in it.
+        """
         lane = lane or (ref.lane if ref is not None else "")
         uid = ref.uid if ref is not None else None
         seen: list[OwnWrite] = []
@@ -97,10 +120,13 @@ class Observing:
             try:
                 after = write.answer if obj is None and write.answer is not None else write.call.apply(obj)
             except Exception:
+                if obj is None:  # it changes what is not there
+                    continue
                 log.exception("apply of call %d raised; it is shown no more", write.ticket)
                 seen.append(write)
                 continue
-            if after == obj:
+            # Where an object is missing, a deletion is seen, but no change of it: the list may not show all there is.
+            if newest and after == obj and (obj is not None or getattr(write.call, "deletes", False)):
                 seen.append(write)
             obj = after
         if seen:
@@ -112,7 +138,8 @@ class Observing:
             try:
                 obj = call.apply(obj)
             except Exception as error:
-                self._end_calls(core, entry, error, now)
+                if obj is not None or call.effect is CREATE:
+                    self._end_calls(core, entry, error, now)
         return obj
 
     def _end_calls(self, core: DispatchCore, entry: Entry, error: Exception, now: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import inspect
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -336,8 +337,8 @@ class APICall(Generic[T]):
     """True for writes of a class without optional hooks and class-wide values that bind; kept likewise."""
     common: ClassVar[bool] = False
     """True for a call of a free class that is given no field that binds it: set in the instance as it is made."""
-    hidden: ClassVar[Mapping[str, Any]] = {}
-    """Values that a plain class states as attributes, below a dataclass whose `__init__` does not know of them."""
+    stated: ClassVar[Mapping[str, Any]] = {}
+    """Values of fields that the class states as attributes, and plain classes between it and the next dataclass."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -351,7 +352,9 @@ class APICall(Generic[T]):
             annotations[name] = APICall.__annotations__[name]
             setattr(cls, name, stated[name])
         cls.__annotations__ = annotations
-        cls.hidden = stated if stated and vars(above).get("__init__") not in _OWN_INITS else {}
+        cls.stated = stated
+        if stated and above not in (APICall, FunctionCall):  # those two store what they are given and nothing else
+            _let_state(above)
         given = {name for base in cls.__mro__ if base is not APICall for name in vars(base)}
         cls.free = not cls.hooks and not given & _BINDING and cls.effect is not Effect.READ
 
@@ -396,6 +399,21 @@ def _stated_by(cls: type, above: type) -> dict[str, Any]:
             stated[name] = vars(base)[name]
     # With slots=True a class is made twice, the second time with slots where the values were.
     return {name: value for name, value in stated.items() if not inspect.ismemberdescriptor(value)}
+
+
+def _let_state(above: type) -> None:
+    """Have the generated `__init__` of a dataclass store what a plain class below it states, unless it is given."""
+    init = vars(above).get("__init__")
+    if init is None or getattr(init, "lets_state", False):
+        return
+
+    @functools.wraps(init)
+    def stating(self: APICall[Any], *args: Any, **fields: Any) -> None:
+        placed = inspect.signature(init).bind_partial(self, *args).arguments if args else {}
+        init(self, *args, **{name: value for name, value in self.stated.items() if name not in placed} | fields)
+
+    stating.lets_state = True  # type: ignore[attr-defined]
+    above.__init__ = stating  # type: ignore[misc]
 
 
 def _check_field(label: str, name: str, value: Any) -> None:
@@ -509,10 +527,8 @@ def _init_function_call(
         _fill(self, fields)
 
 
-_OWN_INITS = (_init_call, _init_function_call)
-
 if not TYPE_CHECKING:
-    for _class, _init in zip((APICall, FunctionCall), _OWN_INITS, strict=True):
+    for _class, _init in ((APICall, _init_call), (FunctionCall, _init_function_call)):
         _init.__signature__ = inspect.signature(_class.__init__)
         _class.__init__ = _init
 
@@ -524,8 +540,6 @@ def validate_call(call: APICall[Any]) -> None:
     values = call.__dict__
     if "target" not in values or "call_type" not in values:  # stated by its class, in slots, or never given
         values = {name: getattr(call, name, None) for name in _FIELDS}
-    if call.hidden and "__dataclass_fields__" not in vars(type(call)):
-        _check_hidden(call)
     for name, value in values.items():
         # The common, good values are told by their exact type alone.
         if (_EXACT.get(name) is not type(value) or not value) and name in _FIELDS:
@@ -534,14 +548,3 @@ def validate_call(call: APICall[Any]) -> None:
         raise ConfigurationError("prerequisite", call.prerequisite, "needs the context that requires it")
     if call.ordered and call.effect is not Effect.READ:
         raise ConfigurationError("ordered", True, "is for reads; writes on one object are in order by themselves")
-
-
-def _check_hidden(call: APICall[Any]) -> None:
-    """A generated `__init__` stores its own defaults, over what a plain class below it states."""
-    for name, value in call.hidden.items():
-        given, default = getattr(call, name), call.__dataclass_fields__[name].default
-        if given is not value and given is default:
-            remedy = (
-                f"{type(call).__name__} states {value!r}, which the __init__ of a dataclass above it has overwritten"
-            )
-            raise ConfigurationError(name, given, f"{remedy}: make it a dataclass as well")

@@ -78,6 +78,27 @@ def test_the_memory_never_outlives_the_object(how: str) -> None:
     driver.finish()
 
 
+def test_a_deletion_of_ours_ends_the_memory_but_its_own() -> None:
+    """Rule R9: what was created before it is not there any more, and is created anew when somebody asks for it."""
+    driver = remembering()
+    done(driver, call_type="create")
+    deletion = Deletion(idempotency_key="d")
+    entry = driver.submit(deletion)
+    driver.start()
+    driver.succeed(entry)
+    assert not driver.submit(call_type="create", **KEYED).done()
+    assert driver.submit(deletion).done()
+    driver.finish()
+
+
+class Deletion(Call):
+    call_type = "delete"
+    deletes = True
+
+    def apply(self, obj: Any) -> Any:
+        return None
+
+
 def test_reads_and_failures_are_not_remembered() -> None:
     """L8: the memory is of succeeded writes with a key; off unless configured."""
     driver = remembering()

@@ -254,7 +254,7 @@ def test_the_same_error_five_times_over_is_permanent() -> None:
         driver.advance(0.1)
     driver.start()
     driver.fail(entry, RETRY, signature="a")
-    assert isinstance(driver.outcomes[entry.ticket], Failed)
+    assert driver.outcome(entry, Failed).verdict.kind is VerdictKind.PERMANENT
     driver.finish()
 
 

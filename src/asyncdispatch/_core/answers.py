@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from asyncdispatch._core.endings import leaving
@@ -60,6 +61,8 @@ class Answers(Knowing):
             self._well(entry)
         self._calm()
         write = entry.call.effect is not READ
+        if write and entry.call.hooks and getattr(entry.call, "deletes", False):
+            self.memory.forget_object(entry.call.target.lane)
         if entry.more is None:
             self._remove(entry, now)
             if value is not None or (write and entry.call.hooks):
@@ -299,7 +302,10 @@ class Answers(Knowing):
         if not self.living(entry):
             self._conclude(entry, now, Cancelled, "")
         elif kind is VerdictKind.GONE or kind is VerdictKind.PERMANENT:
-            self._conclude(entry, now, Failed, failure.error, failure.verdict)
+            verdict = failure.verdict
+            if kind is VerdictKind.PERMANENT and more.same >= SAME_ERROR_LIMIT:  # rule R12
+                verdict = replace(verdict, kind=VerdictKind.PERMANENT, reason="the same error again and again")
+            self._conclude(entry, now, Failed, failure.error, verdict)
             if kind is VerdictKind.GONE:
                 self._gone(entry, now)
         else:

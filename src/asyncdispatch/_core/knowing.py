@@ -112,7 +112,8 @@ class Knowing(Waiting):
             lane, uid, version = met
             self.see(lane, uid, version, now)
         if write and "apply" in entry.call.hooks and not (entry.more is not None and entry.more.forgotten):
-            answer = value if ref.generated else None
+            made = entry.call.effect is CREATE and (ref.generated or type(value) is dict)
+            answer = value if made else None  # what was created, with its uid and whatever the server has added
             self.objects.completed(lane, self.executable(entry), entry.ticket, version, answer, now)
             self._time_overlay()
 

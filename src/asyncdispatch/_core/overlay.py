@@ -35,7 +35,7 @@ class OwnWrite:
         self.number = number  # which of all ended writes it is
         self.version = version
         self.since = now
-        self.answer: Any = None  # of a create whose name the server chose: the object itself
+        self.answer: Any = None  # of a create: the object itself
 
 
 class Known:
@@ -255,7 +255,7 @@ class Objects:
 
     def _want(self, write: OwnWrite) -> None:
         ref = write.call.target
-        if (made := identity_in(write.answer)) is not None:  # the server chose its name
+        if (made := identity_in(write.answer)) is not None:  # the server may have chosen its name
             ref = replace(ref, name=made[0], uid=made[1])
         self.wanted.append(ReadWanted(ref, write.ticket, write.call.call_type))
 
