@@ -71,6 +71,19 @@ async def posted_by(library: Any, url: str, **settings: Any) -> Any:
         return await posted(Cluster(client))
 
 
+async def test_a_client_of_ours_has_a_connection_for_every_seat(server, tmp_path):
+    """R8: the dispatcher's queue is the only one."""
+    server.latency = 10
+    async with (
+        Cluster.connect(written(tmp_path, config_of(server.url))) as cluster,
+        Dispatcher(DispatcherConfig(max_in_flight=250)) as dispatcher,
+    ):
+        creates = [cluster.create(pod_dict(f"p{number}", uid=None, version=None)) for number in range(250)]
+        for handle in [dispatcher.submit(create) for create in creates]:
+            await handle
+        assert asyncio.get_running_loop().time() < 11
+
+
 # ---- certificates ----------------------------------------------------------------------------------------------------
 
 

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from asyncdispatch import Dispatcher, DispatcherConfig
 from asyncdispatch.calls import ObjectRef, VerdictKind
 from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.kubernetes import ApiError, Cluster, TransportError
 from asyncdispatch.kubernetes.transport import Transport
+from asyncdispatch.outcomes import Succeeded
 from tests.kubernetes.certificate import PEM
 from tests.kubernetes.support import FakeClient, attempt_at, pod_dict
 
@@ -333,7 +335,19 @@ async def test_waiting_for_a_connection_is_not_sending(server):
         assert "no connection in time" in str(error)
         assert not isinstance(error, TimeoutError)
         assert len(server.audit) == 1
+        assert asyncio.get_running_loop().time() == pytest.approx(1 + 5 / 4, abs=0.01)
         first.cancel()
+
+
+async def test_seats_beyond_the_connections_leave_no_doubt(server):
+    """R8: who gets a connection too late to be answered does not use it; none of the creates is in doubt."""
+    server.latency = 1.5
+    config = DispatcherConfig(max_in_flight=30, attempt_timeout=2)
+    async with connected(server.url, connection_pool_maxsize=10) as cluster, Dispatcher(config) as dispatcher:
+        creates = [cluster.create(pod_dict(f"p{number}", uid=None, version=None)) for number in range(25)]
+        outcomes = [await handle.outcome() for handle in [dispatcher.submit(create) for create in creates]]
+    assert {type(outcome) for outcome in outcomes} == {Succeeded}
+    assert [record.method for record in server.audit] == ["POST"] * 25
 
 
 async def test_cancelling_says_whether_it_was_sent(server):

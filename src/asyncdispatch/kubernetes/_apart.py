@@ -19,6 +19,8 @@ class ApartTransport(Transport):
     another connector, so does this.
     """
 
+    connecting = 1.0  # nobody else's turn is waited for
+
     def __init__(self, transport: Transport, *, connections: int) -> None:
         super().__init__(transport._client)
         self._connections = connections

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -131,8 +132,12 @@ async def send(request: Request, attempt: Attempt, *, aside: bool = False, is_ob
             message = f"credentials could not be read: {type(error).__name__}"  # its text may repeat what it read
             raise TransportError(message, sent=False, credentials=True, request=label) from error
         attempt.sent = sent
+    arguments = dict(request.arguments)
+    if not arguments.get("_request_timeout"):  # the attempt's end is its own, but it must begin in time
+        connect = attempt.remaining * Transport.connecting
+        arguments["_request_timeout"] = aiohttp.ClientTimeout(connect=connect, ceil_threshold=math.inf)
     try:
-        theirs = await request.rest.request(request.method, request.url, headers=headers, **request.arguments)
+        theirs = await request.rest.request(request.method, request.url, headers=headers, **arguments)
         data = getattr(theirs, "data", None)
         if data is None:
             data = await theirs.read()

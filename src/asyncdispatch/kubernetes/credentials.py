@@ -152,7 +152,7 @@ class Credentials:
         """New connections with the new certificates; requests under way end on the old ones."""
         rest, now = self._client.rest_client, _now()
         self._retired.append((now, rest.pool_manager))
-        rest.pool_manager = _session(context, self._client.configuration.connection_pool_maxsize)
+        rest.pool_manager = _session(context)
         while self._retired[0][0] < now - RETIRED:
             await self._retired.pop(0)[1].close()
 
@@ -167,9 +167,13 @@ def _load_anew(load: Callable[[], Access], old: Access) -> tuple[Access, Any]:
     return access, None if access.certificates == old.certificates else access.certificates.context(access.source)
 
 
-def _session(context: Any, connections: int | None) -> aiohttp.ClientSession:
-    """A session as the client library makes it for itself, with our SSL context."""
-    connector = aiohttp.TCPConnector(ssl=context, limit=connections or 100)
+def _session(context: Any) -> aiohttp.ClientSession:
+    """A session as the client library makes it for itself, with our SSL context.
+
+    But with as many connections as are wanted at one time: the dispatcher's seats limit them, and who waits for one
+    waits in its queue.
+    """
+    connector = aiohttp.TCPConnector(ssl=context, limit=0)
     return aiohttp.ClientSession(connector=connector, trust_env=True, read_bufsize=2**21)
 
 
@@ -193,7 +197,7 @@ async def connect_client(kubeconfig: KubeconfigPath | None, context: str | None)
     credentials = Credentials(api_client, load, access)
     settings.refresh_api_key_hook = credentials
     theirs, rest = api_client.rest_client.pool_manager, api_client.rest_client
-    rest.pool_manager = _session(tls, settings.connection_pool_maxsize)
+    rest.pool_manager = _session(tls)
     await theirs.close()
     return api_client, credentials
 

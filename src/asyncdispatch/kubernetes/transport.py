@@ -45,6 +45,10 @@ class Transport:
     `ConfigurationError` if it is no such client.
     """
 
+    connecting = 0.25
+    """The share of an attempt's time in which it must have a connection, its turn among those in use included. Who gets
+    one too late would be cut off before the answer, in doubt; who gets none has sent nothing, and is tried again."""
+
     def __init__(self, api_client: Any) -> None:
         check_client(api_client)
         self._client = api_client
@@ -138,7 +142,7 @@ class Transport:
         if not seconds:
             raise TransportError("no time was left for it", sent=False, request=f"{method} {path}")
         # aiohttp rounds long time-outs up to whole seconds of the clock, unless told not to.
-        timeout = aiohttp.ClientTimeout(total=seconds, ceil_threshold=math.inf)
+        timeout = aiohttp.ClientTimeout(total=seconds, connect=seconds * self.connecting, ceil_threshold=math.inf)
         return await self._ask(session, proxy, method, path, query, headers, timeout, data)
 
     async def _ask(

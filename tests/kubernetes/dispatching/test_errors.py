@@ -14,6 +14,7 @@ from asyncdispatch import (
     DeadlineExpired,
     RetryPolicy,
 )
+from asyncdispatch.kubernetes import DispatchingApiClient
 from asyncdispatch.kubernetes.marks import MARK
 from tests.kubernetes.dispatching.world import LABEL, WIDGETS, Seen, World
 
@@ -99,6 +100,20 @@ async def test_create_that_never_arrived_is_sent_again(world: World) -> None:
     assert (await world.v1.create_namespaced_pod("default", world.model())).metadata.name == "p"
     assert [record.method for record in world.server.audit] == ["POST", "GET", "POST"]
     assert [record.audit_id for record in world.server.audit] == ["1-1", "1-1", "1-2"]
+
+
+async def test_waiting_for_a_connection_is_not_sending(world: World) -> None:
+    """R8: the client's only connection is in use for longer than an attempt may take; nothing is in doubt."""
+    world.server.delay(60, times=1, method="GET")
+    configuration = world.module.Configuration(host=world.server.url)
+    configuration.connection_pool_maxsize = 1
+    async with world.module.ApiClient(configuration) as client:
+        busy = asyncio.ensure_future(world.module.CoreV1Api(client).list_node())
+        await asyncio.sleep(1)
+        v1 = world.module.CoreV1Api(DispatchingApiClient(world.dispatcher, client))
+        assert (await v1.create_namespaced_pod("default", world.model())).metadata.name == "p"
+        await busy
+    assert [record.method for record in world.server.audit] == ["GET", "POST"]
 
 
 async def test_lost_bind_is_found_by_reading(world: World) -> None:
