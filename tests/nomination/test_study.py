@@ -115,7 +115,7 @@ def test_wrong_bindings() -> None:
     study = Study(HALF, RollbackRule())
     for index in range(3):
         assert study.verdict(float(index)) is None
-        study.ended(outcome(S.HIT), float(index), unfit=True)
+        study.misplaced(float(index))
     assert "3 Pods were bound" in str(study.verdict(3.0))
 
 
@@ -161,6 +161,62 @@ async def test_it_rolls_itself_back(server, cluster):
         nominator.resume("by hand")
         await passes(16)
         assert nominator.off is None
+
+
+TAINT = {"key": "only", "value": "gpu", "effect": "NoSchedule"}
+TOLERATING = {"tolerations": [{"key": "only", "operator": "Equal", "value": "gpu", "effect": "NoSchedule"}]}
+FULL = {"status": {"allocatable": {"cpu": "100m", "pods": "10"}}}
+
+
+@pytest.mark.parametrize(
+    ("change", "spec", "wrong"),
+    [
+        ({"spec": {"unschedulable": True}}, {}, "is cordoned"),
+        ({"spec": {"taints": [TAINT]}}, {}, "has the taint only, which the Pod does not tolerate"),
+        ({"spec": {"taints": [TAINT]}}, TOLERATING, None),
+        ({"spec": {"taints": [{**TAINT, "effect": "PreferNoSchedule"}]}}, {}, None),
+        (FULL, {}, "has not enough cpu for what is on it"),
+        ({"metadata": {"labels": {"disk": "hdd"}}}, {"nodeSelector": {"disk": "ssd"}}, "has not the labels"),
+        ({"metadata": {"labels": {"disk": "hdd"}}}, {}, None),
+    ],
+)
+async def test_a_binding_that_its_own_grounds_exclude(server, cluster, caplog, change, spec, wrong):
+    """Bound to the hinted node, which had changed by then. What excludes the Pod is a trigger; no other change is."""
+    server.patch_object("Node", {"metadata": {"labels": {"disk": "ssd"}}}, "n1")
+    async with nominating(cluster, rule=RollbackRule(wrong_bindings=3)) as nominator:
+        found = [server.create(pod(f"p{index}", cpu="200m", **spec)) for index in range(3)]
+        handles = [await nominator.nominate(decide(each, ttl=200)) for each in found]
+        assert all([await handle.written() for handle in handles])
+        await passes(10)
+        server.patch_object("Node", change, "n1")
+        for each in found:
+            server.bind(each, "n1")
+        assert {(await handle.outcome()).state for handle in handles} == {S.HIT}
+        await passes(16)
+        assert nominator.report().wrong_bindings == (0 if wrong is None else 3)
+        assert (nominator.off is None) == (wrong is None)
+    said = [record.message for record in caplog.records if "was bound to the hinted node n1, which" in record.message]
+    assert len(said) == (0 if wrong is None else 3)
+    assert all(str(wrong) in line for line in said)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_room_that_had_come_free_before_it_was_told(server, cluster, refused):
+    """A list brings changes in no order: a Pod that has finished since holds its room for a moment longer. If the
+    kubelet refuses the Pod, though, it was bound wrongly."""
+    async with nominating(cluster, rule=RollbackRule(wrong_bindings=1)) as nominator:
+        found = server.create(pod("p", cpu="2"))
+        handle = await nominator.nominate(decide(found, ttl=200))
+        assert await handle.written()
+        await passes(5)
+        server.put(pod("z", cpu="3", on="n1"))
+        server.bind(found, "n1")
+        assert (await handle.outcome()).state is S.HIT
+        server.patch_object("Pod", {"status": {"phase": "Succeeded"}}, "z", namespace="ns")
+        if refused:
+            server.patch_object("Pod", {"status": {"phase": "Failed", "reason": "OutOfcpu"}}, "p", namespace="ns")
+        await passes(16)
+        assert nominator.report().wrong_bindings == refused
 
 
 async def test_metrics(server, cluster):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from asyncdispatch.nomination.states import NominationState
+from asyncdispatch.nomination.views import selects, untolerated
 
 if TYPE_CHECKING:
     from asyncdispatch.nomination.decisions import NominationPolicy
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from asyncdispatch.nomination.states import Life
     from asyncdispatch.nomination.views import NodeView, PodView
 
-__all__ = ["Judgement", "ground_lost", "judge", "refusal"]
+__all__ = ["Judgement", "ground_lost", "judge", "misplaced", "refusal"]
 
 S = NominationState
 
@@ -68,6 +69,24 @@ def _no_room(life: Life, room: Room) -> str | None:
         return f"a victim of a preemption is terminating on {life.node}: {'/'.join(victims[0].key)}"
     lacking = room.lacks_for(life)
     return None if lacking is None else f"{life.node} has not enough {lacking} free"
+
+
+def misplaced(life: Life, room: Room) -> str | None:
+    """Why its Pod, which is on its node, should not be there by the decision's own grounds; None if it may be.
+
+    Not every change is: a node may get a label, or a taint that the Pod tolerates, between the write and the binding.
+    """
+    pod, node = room.pod_of(life), room.nodes.get(life.node)
+    if node is None:
+        return "is gone"
+    if node.unfit is not None or pod is None:
+        return node.unfit
+    if (taint := untolerated(pod, node)) is not None:
+        return f"has the taint {taint}, which the Pod does not tolerate"
+    if not selects(pod, node):
+        return "has not the labels that the Pod asks for"
+    lacking = room.overcommitted(life.node, pod.requests)
+    return None if lacking is None else f"has not enough {lacking} for what is on it"
 
 
 def ground_lost(life: Life, node: NodeView | None) -> str | None:

@@ -76,21 +76,30 @@ class Room:
 
     def lacks(self, name: str, asked: Amounts, others: Iterator[Life]) -> str | None:
         """What the node has not enough of for `asked` beside all that holds room there; None if it fits."""
-        node = self.nodes.get(name)
-        free = dict(node.allocatable) if node is not None else {}
-        taken: Amounts = {}
-        for pod in self._bound.get(name, {}).values():
-            add(taken, pod.requests)
+        taken = self._taken(name)
         own = {life.uid for life in self.hints.get(name, {}).values()}
         for pod in self._nominated.get(name, {}).values():
             if pod.uid not in own:
                 add(taken, pod.requests)
         for life in others:
             add(taken, life.requests)
-        for resource, value in asked.items():
-            if value and taken.get(resource, 0) + value > free.get(resource, 0):
-                return resource
-        return None
+        add(taken, asked)
+        return self._beyond(name, taken, asked)
+
+    def overcommitted(self, name: str, asked: Amounts) -> str | None:
+        """Of what is `asked` for, what all Pods on the node together have more of than it has; None if nothing."""
+        return self._beyond(name, self._taken(name), asked)
+
+    def _taken(self, name: str) -> Amounts:
+        taken: Amounts = {}
+        for pod in self._bound.get(name, {}).values():
+            add(taken, pod.requests)
+        return taken
+
+    def _beyond(self, name: str, taken: Amounts, asked: Amounts) -> str | None:
+        node = self.nodes.get(name)
+        free = node.allocatable if node is not None else {}
+        return next((what for what, value in asked.items() if value and taken.get(what, 0) > free.get(what, 0)), None)
 
     def lacks_for(self, life: Life) -> str | None:
         """What there is not enough of for this decision, beside those planned before it or on their way (N11)."""
@@ -103,10 +112,15 @@ class Room:
             if other is not life and counts and other.phase is not ADOPTED and not self._is_bound(other):
                 yield other
 
+    def pod_of(self, life: Life) -> PodView | None:
+        """Its Pod as last seen."""
+        pod = self.pods.get((life.decision.ref.namespace or "", life.decision.ref.name))
+        return pod if pod is not None and pod.uid == life.uid else None
+
     def _is_bound(self, life: Life) -> bool:
         """Its Pod has a node by now, and counts as what it takes there."""
-        pod = self.pods.get((life.decision.ref.namespace or "", life.decision.ref.name))
-        return pod is not None and pod.uid == life.uid and bool(pod.node)
+        pod = self.pod_of(life)
+        return pod is not None and bool(pod.node)
 
     def overfull(self, name: str) -> str | None:
         """What there is not enough of for our hints on a node together; None if they fit. Those taken back are none."""

@@ -35,7 +35,9 @@ class RollbackRule:
     rollout takes longer from Pending to its binding than `slower` times the 90th percentile of those outside, of the
     same priority; more than `fallbacks` of the hinted Pods are bound elsewhere; more than `churn` of the hints are
     overwritten or cleared. A breach needs evidence: at most a chance of `false_alarm` that a system just at its limit
-    shows so much. `wrong_bindings`: so many Pods were bound to a hinted node that was not ready, cordoned or gone.
+    shows so much. `wrong_bindings`: so many Pods were bound to a hinted node that the decision's own
+    grounds exclude: it was gone, cordoned or not ready, had a taint that the Pod does not tolerate or not the labels of
+    its nodeSelector, or held more than it has room for.
     """
 
     slower: float | None = 1.5
@@ -193,12 +195,14 @@ class Study:
         self._victim_seconds.append((now, now - since))
         return now - since
 
-    def ended(self, outcome: NominationOutcome, now: float, *, unfit: bool = False) -> None:
-        """A decision has its outcome. `unfit`: the node that its Pod was bound to was of no use to it."""
+    def ended(self, outcome: NominationOutcome, now: float) -> None:
+        """A decision has its outcome."""
         self.outcomes[outcome.state] += 1
         self._ended.append((now, outcome))
-        if outcome.state is S.HIT and unfit:
-            self._wrong.append(now)
+
+    def misplaced(self, now: float) -> None:
+        """A Pod was bound to a hinted node that its decision's own grounds exclude."""
+        self._wrong.append(now)
 
     def reset(self, now: float) -> None:
         """After a rollback: what was before it says nothing about what comes."""

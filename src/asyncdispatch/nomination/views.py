@@ -11,7 +11,18 @@ from typing import Any
 from asyncdispatch._core.overlay import integer_version
 from asyncdispatch.kubernetes.objects import field_of
 
-__all__ = ["Amounts", "Grounds", "NodeView", "PodView", "add", "amount", "is_older", "requests_of"]
+__all__ = [
+    "Amounts",
+    "Grounds",
+    "NodeView",
+    "PodView",
+    "add",
+    "amount",
+    "is_older",
+    "requests_of",
+    "selects",
+    "untolerated",
+]
 
 Json = dict[str, Any]
 Amounts = dict[str, int]
@@ -193,3 +204,29 @@ class NodeView:
         if not self.schedulable:
             return "is cordoned"
         return None if self.ready else "is not ready"
+
+
+def untolerated(pod: PodView, node: NodeView) -> str | None:
+    """The key of a taint that keeps the Pod off the node; None if it tolerates all that do."""
+    tolerations = field_of(pod.obj, "spec", "tolerations") or ()
+    for taint in node.grounds["taints"]:
+        strict = taint.get("effect") in ("NoSchedule", "NoExecute")
+        if strict and not any(_tolerates(toleration, taint) for toleration in tolerations):
+            return str(taint.get("key"))
+    return None
+
+
+def _tolerates(toleration: Json, taint: Json) -> bool:
+    if toleration.get("effect") not in (None, "", taint.get("effect")):
+        return False
+    if toleration.get("key") not in (None, "", taint.get("key")):
+        return False
+    # Of an operator that we do not know the benefit of the doubt: Lt and Gt are upstream's newest.
+    equal = (toleration.get("value") or "") == (taint.get("value") or "")
+    return equal or (toleration.get("operator") or "Equal") != "Equal"
+
+
+def selects(pod: PodView, node: NodeView) -> bool:
+    """The node has the labels that the Pod's nodeSelector asks for."""
+    wanted: Json = field_of(pod.obj, "spec", "nodeSelector") or {}
+    return wanted.items() <= node.grounds["labels"].items()
