@@ -9,6 +9,7 @@ import pytest
 
 from asyncdispatch import (
     APICall,
+    Applied,
     Attempt,
     CallState,
     Cancelled,
@@ -18,9 +19,11 @@ from asyncdispatch import (
     DrainReport,
     Effect,
     Expired,
+    Failed,
     RetryPolicy,
     Succeeded,
 )
+from asyncdispatch.calls import Reconciled
 from tests.shell import StatusError, after, at_once, call, for_ever, now, pod, raising, running, stubborn, turns
 
 
@@ -356,6 +359,57 @@ async def test_workers_cancelled_from_outside_end_and_others_take_their_place():
         outcomes = await asyncio.gather(*(handle.outcome() for handle in handles))
         assert all(isinstance(outcome, Succeeded) for outcome in outcomes)
         assert [outcome.attempts for outcome in outcomes] == [2, 2, 1, 1, 1]
+
+
+async def test_a_call_that_cancels_its_own_task_ends_and_the_others_go_on():
+    """Law L14, with one seat: after its second try it is clear whose doing it is."""
+
+    async def execute(attempt: Attempt) -> None:
+        tries.append(now())
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(1.0)
+
+    tries: list[float] = []
+    async with running(max_in_flight=1) as dispatcher:
+        culprit, other = dispatcher.submit(call(execute, "c")), dispatcher.submit(call(name="o"))
+        assert await other == "done"
+        assert now() < 1.0
+        outcome = await culprit.outcome()
+        assert isinstance(outcome, Failed)
+        assert isinstance(outcome.error, asyncio.CancelledError)
+        assert len(tries) == 2
+
+
+async def test_a_create_whose_worker_is_cancelled_is_looked_for_by_another():
+    """Law L10: it may have been sent; what became of it is found out, not waited for until its time is over."""
+    looked: list[float] = []
+
+    class Create(APICall[str]):
+        call_type = "create"
+        effect = Effect.CREATE
+
+        async def execute(self, attempt: Attempt) -> str:
+            await asyncio.sleep(60.0)
+            return "done"
+
+        async def reconcile(self, attempt: Attempt, error: BaseException) -> Reconciled[str]:
+            looked.append(now())
+            if len(looked) < 3:
+                await asyncio.sleep(1.0)
+            return Applied("found")
+
+    async with running(max_in_flight=1) as dispatcher:
+        handle = dispatcher.submit(Create(target=pod()))
+        for _ in range(3):
+            await asyncio.sleep(0.5)
+            for task in asyncio.all_tasks():
+                if task.get_name().startswith("asyncdispatch-worker"):
+                    task.cancel()
+        assert await handle == "found"
+        assert len(looked) == 3
+        assert now() < 5.0
 
 
 async def test_workers_cancelled_before_their_first_step_are_replaced():

@@ -160,6 +160,24 @@ async def test_run_waits_for_room():
         assert now() == pytest.approx(4.2, abs=0.1)
 
 
+async def test_the_urgent_get_room_first_and_nobody_waits_for_ever():
+    """L6: as in the queue. Whoever has waited for long enough is not passed by the urgent of now."""
+    order: list[str] = []
+
+    async def run(dispatcher: Dispatcher, name: str, priority: int) -> None:
+        await dispatcher.run(call(after(1.0), name, priority=priority))
+        order.append(name)
+
+    async with running(capacity=1, reserve=0.0, aging=5.0) as dispatcher, asyncio.TaskGroup() as group:
+        dispatcher.submit(call(after(25.0), "first"))
+        group.create_task(run(dispatcher, "old", 0))
+        await asyncio.sleep(24.0)
+        for name, priority in (("low", -1_000), ("default", 0), ("urgent", 2_000_000_000)):
+            group.create_task(run(dispatcher, name, priority))
+            await turns()
+    assert order == ["old", "urgent", "default", "low"], order
+
+
 async def test_who_looks_for_room_in_vain_keeps_the_place():
     """Its timer wakes the first one before there is room: it does not fall behind the second."""
     async with running(capacity=1, reserve=0.0) as dispatcher:

@@ -196,7 +196,29 @@ async def test_cancelling_dispatch_while_it_drains_leaves_nothing():
         assert dispatcher.statistics().accepted == 0
 
 
-async def test_cancelling_a_switch_leaves_it_draining():
+@pytest.mark.parametrize("ends", [3.0, 60.0])
+async def test_a_switch_that_is_cancelled_goes_on_by_itself(ends: float):
+    """Rule R23: it does not stay DRAINING for ever, in which `submit` refuses and `dispatch` waits."""
+    async with running(drain_timeout=10.0) as dispatcher:
+        dispatcher.submit(call(after(ends)))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(dispatcher.switch(Mode.SYNC, "test"), 1.0)
+        assert dispatcher.mode is Mode.DRAINING
+        handle = await dispatcher.dispatch(call(name="q"))
+        assert (dispatcher.mode, handle.result(), now()) == (Mode.SYNC, "done", min(ends, 10.0))
+
+
+async def test_a_switch_that_is_cancelled_ends_with_the_dispatcher():
+    async with running() as dispatcher:
+        dispatcher.submit(call(after(5.0)))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(dispatcher.switch(Mode.SYNC, "test"), 1.0)
+        await dispatcher.aclose("enough")
+        assert len(asyncio.all_tasks()) == 1
+        assert dispatcher.mode is Mode.DRAINING
+
+
+async def test_another_switch_counts_more_than_one_that_was_cancelled():
     """Nothing is half done: the mode is one of the three, and another switch goes on."""
     async with running() as dispatcher:
         dispatcher.submit(call(after(5.0)))

@@ -33,6 +33,7 @@ class Closing:
         _state: str
         _hurried: bool
         _closer: asyncio.Task[DrainReport] | None
+        _switches: set[asyncio.Task[None]]
 
         @property
         def _succeeded(self) -> int: ...
@@ -112,7 +113,7 @@ class Closing:
             f"<Attempt {e.ticket}-{e.attempts} of {e.call.call_type} {e.call.target}>" for e in self._pool.flying()
         )
         self._pool.shut_down()
-        tasks = self._pool.tasks
+        tasks = [*self._pool.tasks, *self._switches]
         if tasks:
             await asyncio.wait(tasks, timeout=0 if running else None)
         now = self._now()

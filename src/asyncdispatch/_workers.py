@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from asyncdispatch._core.parking import Failure, Signal
 from asyncdispatch._core.states import SECOND, STOPPING, Entry
 from asyncdispatch._judging import answer_of, failure_of, refusal_of
-from asyncdispatch.calls import Again, APICall, Attempt, Unknown
+from asyncdispatch.calls import Again, APICall, Attempt, Unknown, Verdict, VerdictKind
 from asyncdispatch.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -361,9 +361,11 @@ class WorkerPool:
     def _raised(self, worker: Worker, entry: Entry, attempt: Attempt, raised: BaseException) -> bool:
         """Report an attempt that has raised. True if it is to be reconciled next, in the same seat."""
         dispatcher, core, call = self._dispatcher, self._core, attempt.call
-        timed_out = worker.cause == TIMED_OUT
+        cause, timed_out = worker.cause, worker.cause == TIMED_OUT
         error, outside = self._cancelled(worker, attempt, raised, "the attempt")
         now = dispatcher._now()
+        if error is None and cause is None and _interrupted_before(entry):
+            error = raised
         if error is None:
             again = core.stopped(entry, attempt.sent, now)
         else:
@@ -375,8 +377,14 @@ class WorkerPool:
             again = core.fail(entry, failure, now)
             self._tell_failure(entry, call, attempt, failure, again)
         if outside:
+            self._hand_over(entry, again, raised, now)
             raise asyncio.CancelledError
         return again
+
+    def _hand_over(self, entry: Entry, again: bool, raised: BaseException, now: int) -> None:
+        """This worker was cancelled: if its execution is to be reconciled, another one does that."""
+        if again:
+            self._core.reconcile_failed(entry, Failure(raised, Verdict(VerdictKind.RETRY)), now)
 
     async def _reconciles(self, worker: Worker, entry: Entry) -> None:
         """Reconcile until it has an answer, or has to wait: in one seat."""
@@ -403,6 +411,7 @@ class WorkerPool:
                 again = False
                 core.reconcile_failed(entry, self._classified(entry, call, attempt, error, now), now)
             if outside:
+                self._hand_over(entry, again, raised, now)
                 raise asyncio.CancelledError from None
             return again
         self._uncancel(worker)
@@ -517,6 +526,13 @@ def _steps_of(awaitable: Any, call: APICall[Any], hook: str) -> Any:
 
 async def _await(awaitable: Any) -> Any:
     return await awaitable
+
+
+def _interrupted_before(entry: Entry) -> bool:
+    """True if an attempt of it was cancelled from outside before. Twice, that is the call's own doing (law L14)."""
+    more = entry.rare()
+    before, more.interrupted = more.interrupted, True
+    return before
 
 
 def _close(steps: Any) -> None:

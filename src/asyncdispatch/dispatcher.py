@@ -26,7 +26,7 @@ from asyncdispatch._contexts import Contexts
 from asyncdispatch._core.admission import Pressure
 from asyncdispatch._core.executions import nanoseconds
 from asyncdispatch._core.short import DispatchCore
-from asyncdispatch._core.states import FAILED, NEVER, READ, SECOND, SUCCEEDED, TERMINAL, CallState, Entry
+from asyncdispatch._core.states import FAILED, NEVER, READ, SECOND, SUCCEEDED, TERMINAL, CallState, Entry, place_of
 from asyncdispatch._delays import Delays
 from asyncdispatch._dumping import dump_dispatcher
 from asyncdispatch._observing import Observing
@@ -104,7 +104,8 @@ class Dispatcher(Closing, Observing):
         self._mode = Mode.ASYNC
         self._mode_event: asyncio.Event
         self._idle_waiters: list[asyncio.Future[None]] = []
-        self._room: list[tuple[int, asyncio.Future[None]]] = []  # who waits for room, in order of arrival
+        self._room: list[tuple[int, int, asyncio.Future[None]]] = []  # who waits for room, as they will be accepted
+        self._room_timer: asyncio.TimerHandle | None = None
         self._arrivals = 0
         self._inbox: deque[tuple[APICall[Any], concurrent.futures.Future[Any], contextvars.Context]] = deque()
         self._inbox_called = False
@@ -117,6 +118,7 @@ class Dispatcher(Closing, Observing):
         self._timer: asyncio.TimerHandle | None = None
         self._armed_at = NEVER
         self._closer: asyncio.Task[DrainReport] | None = None
+        self._switches: set[asyncio.Task[None]] = set()  # of switches that were cancelled while they drained
         self._hurried = False  # somebody has no time to drain
         self._watched: list[CallHandle[Any]] | None = None
         self._hooks: dict[str, list[Callable[..., Any]]] = {
@@ -282,16 +284,21 @@ class Dispatcher(Closing, Observing):
         if now >= deadline:
             raise self._too_late(call, "waited for room", since) from full
         future: asyncio.Future[None] = self._loop.create_future()
-        place = (arrival, future)
+        # By the key that they will have in the queue: the urgent first, and nobody waits for ever (law L6).
+        level = self._core.level_of(call.priority)
+        place = (self._core.ordering.key_of(level, place_of(since, 0)), arrival, future)
         bisect.insort(self._room, place)
-        wait = min(full.retry_after, (deadline - now) / SECOND)
-        timer = self._loop.call_later(wait, _wake, future)
+        if self._room_timer is None:  # one for all, so that they look for room in their order
+            self._room_timer = self._loop.call_later(full.retry_after, self._made_room)
+        timer = self._loop.call_later((deadline - now) / SECOND, _wake, future)
         try:
             await future
         finally:
             timer.cancel()
             if place in self._room:
                 self._room.remove(place)
+            if not self._room:
+                self._stop_room_timer()
 
     def submit_threadsafe(self, call: APICall[T]) -> concurrent.futures.Future[T]:
         """Submit from another thread. The future gets the value, or the error that `submit` or `await handle` raises.
@@ -407,19 +414,33 @@ class Dispatcher(Closing, Observing):
         return self._mode
 
     async def switch(self, mode: Mode, reason: str) -> None:
-        """Switch by hand. To SYNC it goes through DRAINING until the accepted calls end, or `drain_timeout`."""
+        """Switch by hand. To SYNC it goes through DRAINING until the accepted calls end, or `drain_timeout`.
+
+        Cancelled meanwhile, it goes on by itself: nothing but another switch, or closing, leaves it DRAINING.
+        """
         if not isinstance(mode, Mode):
             raise ConfigurationError("mode", mode, "must be a Mode")
         self._check_thread()
         if mode is Mode.SYNC and self._mode is not Mode.SYNC:
             self._set_mode(Mode.DRAINING, reason)
             until = self._now() + nanoseconds(self.config.drain_timeout)
-            while self._core.admission.depth and self._now() < until and self._mode is Mode.DRAINING:
-                if not await self._idle_or(until):
-                    break
-            if self._mode is not Mode.DRAINING:
-                return  # somebody else has switched meanwhile
-        self._set_mode(mode, reason)
+            try:
+                await self._drained_to_sync(until, reason)
+            except asyncio.CancelledError:
+                going_on = self._loop.create_task(self._drained_to_sync(until, reason), name="asyncdispatch-switch")
+                self._switches.add(going_on)
+                going_on.add_done_callback(self._switches.discard)
+                raise
+        else:
+            self._set_mode(mode, reason)
+
+    async def _drained_to_sync(self, until: int, reason: str) -> None:
+        """Wait for the accepted calls; unless somebody else has switched meanwhile, the mode is SYNC then."""
+        while self._core.admission.depth and self._now() < until and self._mode is Mode.DRAINING and not self._state:
+            if not await self._idle_or(until):
+                break
+        if self._mode is Mode.DRAINING and not self._state:
+            self._set_mode(Mode.SYNC, reason)
 
     def _set_mode(self, mode: Mode, reason: str) -> None:
         old, self._mode = self._mode, mode
@@ -489,11 +510,17 @@ class Dispatcher(Closing, Observing):
 
     def _made_room(self) -> None:
         """Handles have ended: whoever waits for room, or for the last of them, may look again."""
+        self._stop_room_timer()
         room = self._room.copy()
         self._room.clear()
-        for _, future in room:
+        for *_, future in room:
             _wake(future)
         self._wake_idle()
+
+    def _stop_room_timer(self) -> None:
+        if self._room_timer is not None:
+            self._room_timer.cancel()
+            self._room_timer = None
 
     def _wake_idle(self) -> None:
         for future in list(self._idle_waiters):

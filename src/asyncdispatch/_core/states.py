@@ -298,6 +298,7 @@ class More:
         "hash",
         "held_since",
         "hold",
+        "interrupted",
         "later",
         "lead",
         "leavers",
@@ -333,6 +334,7 @@ class More:
         self.error: BaseException | None = None
         self.verdict: Any = None
         self.failures = 0
+        self.interrupted = False  # an attempt was cancelled, and not by us
         self.flown = 0
         self.doubt = False  # a sent write may have been applied, and nothing has settled it since (law L10)
         self.forgotten = False  # its object was, while it flew: nothing of it is to be shown any more
