@@ -3,7 +3,12 @@
 import re
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry
+
+from asyncdispatch.config import PriorityLevels
+from asyncdispatch.nomination.actions import Fate
 from asyncdispatch.nomination.manifests import files
+from asyncdispatch.nomination.metrics import NominationMetrics
 from asyncdispatch.nomination.states import LIVE, TRANSITIONS
 from asyncdispatch.nomination.writing import CLEARED_ANNOTATIONS
 
@@ -35,6 +40,17 @@ def test_it_opens_and_ends_as_it_must() -> None:
 def test_annotations_are_named() -> None:
     table = PAGE.partition("| annotation | |")[2].partition("\n\n")[0]
     assert set(re.findall(r"`([a-z-]+)`", table)) == {*CLEARED_ANNOTATIONS, "hinted-seconds"}
+
+
+def test_metrics_are_named() -> None:
+    """Every metric, and no other; and every result of a write."""
+    registry = CollectorRegistry()
+    NominationMetrics(registry, "c", PriorityLevels(), list, bool)
+    table = PAGE.partition("| metric, `asyncdispatch_nomination_…`")[2].partition("\n\n")[0]
+    families = [(family.name, family.type) for family in registry.collect()]
+    names = [name.removeprefix("asyncdispatch_nomination_") + "_total" * (kind == "counter") for name, kind in families]
+    assert sorted(re.findall(r"\n\| `([a-z_]+)`", table)) == sorted(names)
+    assert ", ".join(fate.value for fate in Fate) in table
 
 
 def test_laws_are_named() -> None:

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from asyncdispatch.calls import ObjectRef
 from asyncdispatch.errors import ConfigurationError
@@ -231,14 +231,68 @@ async def test_metrics(server, cluster):
                 server.bind({"kind": "Pod", "metadata": {"name": "p0", "namespace": "ns"}}, "n1")
                 await asyncio.sleep(0.1)
         text = generate_latest(registry).decode()
-        assert 'asyncdispatch_nomination_live{cluster="here",state="nominated"}' in text
-        assert 'asyncdispatch_nomination_writes_total{cluster="here",kind="set",result="applied"}' in text
-        assert 'pending_to_binding_seconds_count{cluster="here",level="default",rollout="inside"}' in text
+        first, second = ('algorithm_version="v0",cluster="here"', 'algorithm_version="v1",cluster="here"')
+        level, by = 'level="default"', 'scheduler="default-scheduler"'
+        assert f'writes_total{{{first},kind="set",{level},result="applied",{by}}} 1.0' in text
+        assert f'pending_to_binding_seconds_count{{{first},{level},rollout="inside",{by}}} 1.0' in text
+        assert f'_live{{{second},{level},{by},state="nominated"}} 1.0' in text
         with pytest.raises(ConfigurationError, match="registry"):
             async with nominating(cluster, registry=registry):
                 pass
     text = generate_latest(registry).decode()
+    assert f'_live{{{second},{level},{by},state="nominated"}} 0.0' in text
     versions = set(re.findall(r'algorithm_version="([^"]*)"', text))
-    assert len(versions) <= 21
+    assert len(versions) <= 22
     assert "other" in versions
     assert "hit rate" in str(nominator.report())
+
+
+def labels_of(registry: CollectorRegistry) -> dict[str, set[str]]:
+    """By metric, the labels of its samples, but for those of its own."""
+    found: dict[str, set[str]] = {}
+    for family in registry.collect():
+        for sample in family.samples:
+            name = family.name.removeprefix("asyncdispatch_nomination_")
+            found[name] = set(sample.labels) - {"le", "outcome", "raced", "kind", "result", "rollout", "state"}
+    return found
+
+
+async def test_labels(server, cluster):
+    """By cluster, level, scheduler and algorithm version: all but what belongs to no decision."""
+    registry, who = CollectorRegistry(), {"cluster", "level", "scheduler", "algorithm_version"}
+    async with nominating(cluster, registry=registry) as nominator:
+        hinted, free = server.put(pod("p", priority=1_000)), server.create(pod("free"))
+        low = server.put(pod("low", on="n2", priority=-5))
+        dying = {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}
+        server.patch_object("Pod", {"metadata": dying, "status": {"conditions": [VICTIM]}}, "low", namespace="ns")
+        handle = await nominator.nominate(decide(hinted, order_version="1"))
+        assert await handle.written()
+        await passes(5)
+        begun = generate_latest(registry).decode()
+        server.bind(hinted, "n2")
+        server.bind(free, "n1")
+        server.finish(low)
+        assert (await handle.outcome()).state is S.FALLBACK
+        await passes(20)
+        assert labels_of(registry) == {
+            **dict.fromkeys(("outcomes", "hinted_seconds", "writes", "pending_to_binding_seconds"), who),
+            **dict.fromkeys(("inferred_filter_failures", "fallback_scheduling_seconds"), who),
+            **dict.fromkeys(("live", "oldest_live_seconds"), who),
+            "victim_termination_seconds": who - {"algorithm_version"},
+            "off": {"cluster"},
+        }
+        text = generate_latest(registry).decode()
+    mine = 'algorithm_version="v3",cluster="default",level="elevated"'
+    assert f'oldest_live_seconds{{{mine},scheduler="default-scheduler"}} 5.0' in begun
+    assert f'oldest_live_seconds{{{mine},scheduler="default-scheduler"}} 0.0' in text
+    assert f'pending_to_binding_seconds_count{{{mine},rollout="inside"' in text
+    assert 'pending_to_binding_seconds_count{algorithm_version="",cluster="default",level="default"' in text
+    assert 'victim_termination_seconds_count{cluster="default",level="low",scheduler="default-scheduler"} 1.0' in text
+
+
+async def test_a_registry_with_a_gauge_of_our_name(cluster):
+    registry = CollectorRegistry()
+    Gauge("asyncdispatch_nomination_live", "somebody's", registry=registry)
+    with pytest.raises(ConfigurationError, match="of our names already"):
+        async with nominating(cluster, registry=registry):
+            pass

@@ -68,6 +68,7 @@ class Driver:
     async def start(self) -> None:
         """Returns once nodes and Pods are known, and the hints that were found are kept."""
         self._loop = asyncio.get_running_loop()
+        self.observing.clock = self._loop.time
         cluster, told = self.hands.cluster, self.hands.dispatcher
         try:
             self.nodes = cluster.reflector("v1", "Node", handlers=(self._see_node,), dispatcher=told)

@@ -222,11 +222,12 @@ def _tolerates(toleration: Json, taint: Json) -> bool:
     if toleration.get("key") not in (None, "", taint.get("key")):
         return False
     # Of an operator that we do not know the benefit of the doubt: Lt and Gt are upstream's newest.
-    equal = (toleration.get("value") or "") == (taint.get("value") or "")
-    return equal or (toleration.get("operator") or "Equal") != "Equal"
+    equal = str(toleration.get("value") or "") == str(taint.get("value") or "")
+    return equal or str(toleration.get("operator") or "Equal") != "Equal"
 
 
 def selects(pod: PodView, node: NodeView) -> bool:
     """The node has the labels that the Pod's nodeSelector asks for."""
     wanted: Json = field_of(pod.obj, "spec", "nodeSelector") or {}
-    return wanted.items() <= node.grounds["labels"].items()
+    labels: Json = node.grounds["labels"]
+    return wanted.items() <= labels.items()
