@@ -390,7 +390,7 @@ async def test_the_optional_hooks_have_defaults():
     assert made.apply(obj) is obj
     attempt = Attempt(lambda: 0.0, made, 1, 1, 5.0, None)
     assert await made.reconcile(attempt, OSError()) == Unknown()
-    assert Plain.hooks == frozenset()
+    assert Plain._hooks == frozenset()
 
 
 def test_a_class_knows_which_hooks_it_defines():
@@ -398,9 +398,9 @@ def test_a_class_knows_which_hooks_it_defines():
         def merge(self, pending: Any) -> Any:
             return self
 
-    assert Merging.hooks == {"merge"}
+    assert Merging._hooks == {"merge"}
     grandchild: Any = type("Grandchild", (Merging,), {})
-    assert grandchild.hooks == {"merge"}
+    assert grandchild._hooks == {"merge"}
 
 
 # -- attempts, verdicts, answers --------------------------------------------------------------------------------------
@@ -435,3 +435,25 @@ def test_the_answers_of_reconcile_are_values():
     assert Again(call()) == Again(call())
     assert Refused(error) == Refused(error)
     assert Unknown() == Unknown()
+
+
+def test_a_call_type_may_name_its_own_fields_as_it_likes():
+    """What the library keeps of a class has names of its own: no field of a user's is taken for it."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Own(APICall[None]):
+        call_type = "own"
+        hooks: tuple[str, ...] = ("post-start",)
+        free: int = 7
+        common: str = "name"
+        stated: bool = False
+
+        def is_noop(self) -> bool:
+            return True
+
+    made = Own(target=pod())
+    assert (made.hooks, made.free, made.common, made.stated) == (("post-start",), 7, "name", False)
+    assert made._hooks == {"is_noop"}
+    public = {name for name in dir(APICall) if not name.startswith("_")}
+    promised = {"execute", "merge", "is_noop", "rebase_onto", "apply", "reconcile"}
+    assert public - promised <= {field.name for field in dataclasses.fields(APICall)}

@@ -87,7 +87,7 @@ class Observing:
     def _rebase(self, core: DispatchCore, ref: ObjectRef, obj: Any, now: int) -> None:
         for entry in core.pending_writes(ref.lane):
             call = core.executable(entry)
-            if entry.phase.flying or "rebase_onto" not in call.hooks or call.target.uid not in (None, ref.uid):
+            if entry.phase.flying or "rebase_onto" not in call._hooks or call.target.uid not in (None, ref.uid):
                 continue
             try:
                 rebased = call.rebase_onto(obj)
@@ -133,7 +133,7 @@ class Observing:
             core.objects.drop(lane, seen)
         for entry in core.pending_writes(lane):
             call = core.executable(entry)
-            if "apply" not in call.hooks or not _fits(call.target.uid, uid):
+            if "apply" not in call._hooks or not _fits(call.target.uid, uid):
                 continue
             try:
                 obj = call.apply(obj)

@@ -331,18 +331,18 @@ class APICall(Generic[T]):
     scope: Hashable | None = None
     retry: RetryPolicy | None = None
 
-    hooks: ClassVar[frozenset[str]] = frozenset()
+    _hooks: ClassVar[frozenset[str]] = frozenset()
     """Which of the optional hooks this class defines; kept by `__init_subclass__`."""
-    free: ClassVar[bool] = True
+    _free: ClassVar[bool] = True
     """True for writes of a class without optional hooks and class-wide values that bind; kept likewise."""
-    common: ClassVar[bool] = False
+    _common: ClassVar[bool] = False
     """True for a call of a free class that is given no field that binds it: set in the instance as it is made."""
-    stated: ClassVar[Mapping[str, Any]] = {}
+    _stated: ClassVar[Mapping[str, Any]] = {}
     """Values of fields that the class states as attributes, and plain classes between it and the next dataclass."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.hooks = frozenset(name for name in _HOOKS if getattr(cls, name) is not getattr(APICall, name))
+        cls._hooks = frozenset(name for name in _HOOKS if getattr(cls, name) is not getattr(APICall, name))
         annotations = inspect.get_annotations(cls)
         above = next(base for base in cls.__mro__[1:] if "__dataclass_fields__" in vars(base))
         stated = _stated_by(cls, above)
@@ -352,11 +352,11 @@ class APICall(Generic[T]):
             annotations[name] = APICall.__annotations__[name]
             setattr(cls, name, stated[name])
         cls.__annotations__ = annotations
-        cls.stated = stated
+        cls._stated = stated
         if stated and above not in (APICall, FunctionCall):  # those two store what they are given and nothing else
             _let_state(above)
         given = {name for base in cls.__mro__ if base is not APICall for name in vars(base)}
-        cls.free = not cls.hooks and not given & _BINDING and cls.effect is not Effect.READ
+        cls._free = not cls._hooks and not given & _BINDING and cls.effect is not Effect.READ
 
     async def execute(self, attempt: Attempt) -> T:
         """Do it. Runs on the event loop, may be called again after an error; cancelled at its time-out."""
@@ -410,7 +410,7 @@ def _let_state(above: type) -> None:
     @functools.wraps(init)
     def stating(self: APICall[Any], *args: Any, **fields: Any) -> None:
         placed = inspect.signature(init).bind_partial(self, *args).arguments if args else {}
-        init(self, *args, **{name: value for name, value in self.stated.items() if name not in placed} | fields)
+        init(self, *args, **{name: value for name, value in self._stated.items() if name not in placed} | fields)
 
     stating.lets_state = True  # type: ignore[attr-defined]
     above.__init__ = stating  # type: ignore[misc]
@@ -472,7 +472,7 @@ class FunctionCall(APICall[T]):
 # Naming the fields that most calls are given saves one of two dictionaries.
 
 _fill: Callable[[Any, dict[str, Any]], None] = vars(APICall)["__dict__"].__set__
-_common = _COMMON.issuperset
+_is_common = _COMMON.issuperset
 _ABSENT: Any = object()
 
 
@@ -484,8 +484,8 @@ def _init_call(self: APICall[Any], /, **fields: Any) -> None:
 
 
 def _keep(call: APICall[Any], fields: dict[str, Any]) -> None:
-    if _common(fields):
-        fields["common"] = call.free
+    if _is_common(fields):
+        fields["_common"] = call._free
     elif not fields.keys() <= _FIELDS:
         raise TypeError(f"{type(call).__name__} has no field {min(fields.keys() - _FIELDS)!r}")
     call.__dict__.update(fields)  # beside what a subclass has set of its own before
@@ -523,7 +523,7 @@ def _init_function_call(
         _keep(self, others)
         self.__dict__.update(fields)
     else:
-        fields["common"] = self.free
+        fields["_common"] = self._free
         _fill(self, fields)
 
 

@@ -142,7 +142,7 @@ def test_a_note_is_what_the_base_class_would_have_made() -> None:
     ref = ObjectRef("v1", "Event", "ns", "n")
     made = NoteByTheBook(target=ref, flow="audit", priority=7)
     assert vars(Note(3, ref, "audit", 7)) == {**vars(made), "fields": {"note": 3}}
-    assert made.common
+    assert made._common
 
 
 class NoteByTheBook(SimulatedCall):

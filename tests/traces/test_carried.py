@@ -45,8 +45,8 @@ GIVEN: dict[str, Any] = {
 
 WRITTEN: dict[str, Any] = GIVEN | {"idempotency_key": number_of("key"), "scope": number_of("scope")}
 
-ASKED = {"hooks", "common", "merge", "is_noop"}
-"""What else of a call the core reads: hooks are recorded, with their answers; `common` follows from the fields."""
+ASKED = {"_hooks", "_common", "merge", "is_noop"}
+"""What else of a call the core reads: hooks are recorded, with their answers; `_common` follows from the fields."""
 
 BY_NAME = {"deletes"}
 """What it asks for of a call that need not have it."""
@@ -69,7 +69,7 @@ def test_every_field_of_a_call_is_carried() -> None:
     assert GIVEN.keys() == {field.name for field in dataclasses.fields(APICall)}
     found = carried(Removal(**GIVEN))
     assert {name: getattr(found, name) for name in GIVEN} == WRITTEN
-    assert found.hooks == {"merge"}
+    assert found._hooks == {"merge"}
     assert found.deletes  # type: ignore[attr-defined]
 
 
@@ -89,7 +89,7 @@ def test_a_common_call_may_delete(deletes: bool) -> None:
 
     Common.deletes = deletes  # type: ignore[attr-defined]
     call = Common(call_type="t", target=pod())
-    assert call.common
+    assert call._common
     assert carried(call).deletes is deletes  # type: ignore[attr-defined]
 
 

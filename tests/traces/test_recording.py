@@ -105,6 +105,7 @@ async def play_everything(dispatcher: Dispatcher) -> None:
         steps = (conflict, "ok") if number < 3 else (StatusError(500), "ok")
         dispatcher.submit(everything(*steps, answers=(OSError("reset"), answer), target=pod(f"r{number}"), **create))
     await asyncio.sleep(5)
+    dispatcher.observe(pod_dict())  # shows what was written
     dispatcher.submit(call(for_ever, "w"))
     await turns()
     dispatcher.submit(everything("ok", target=pod("w", "u1"), not_before=1.0))
@@ -394,7 +395,7 @@ async def test_plain_functions(tmp_path: Path) -> None:
     await record_some(tmp_path / "trace", 200)
     names = [step.name for step in read_trace(tmp_path / "trace").steps]
     assert names.count("turn") > 150
-    assert FunctionCall(after(1.0), call_type="t", target=pod()).common
+    assert FunctionCall(after(1.0), call_type="t", target=pod())._common
 
 
 async def test_a_call_that_is_cancelled_before_it_is_entered(tmp_path: Path) -> None:

@@ -61,11 +61,11 @@ class Answers(Knowing):
             self._well(entry)
         self._calm()
         write = entry.call.effect is not READ
-        if write and entry.call.hooks and getattr(entry.call, "deletes", False):
+        if write and entry.call._hooks and getattr(entry.call, "deletes", False):
             self.memory.forget_object(entry.call.target.lane)
         if entry.more is None:
             self._remove(entry, now)
-            if value is not None or (write and entry.call.hooks):
+            if value is not None or (write and entry.call._hooks):
                 self._note_answer(entry, value, write, now)
             self._tell(entry, now, Succeeded, (value,))
         elif not self._succeed_rare(entry, entry.more, value, write, now):

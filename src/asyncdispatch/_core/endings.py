@@ -319,7 +319,7 @@ class Endings(Executions):
 
 def _can_be_seen(call: APICall[Any]) -> bool:
     """It is a write that is shown until it is seen. A create whose name nobody knows would be shown for good."""
-    return call.effect is not READ and "apply" in call.hooks and not call.target.generated
+    return call.effect is not READ and "apply" in call._hooks and not call.target.generated
 
 
 def leaving(handle: Entry) -> tuple[type, tuple[Any, ...]]:

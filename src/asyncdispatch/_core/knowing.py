@@ -111,7 +111,7 @@ class Knowing(Waiting):
         if type(value) not in PLAIN and (met := _identity_of(value, ref)) is not None:
             lane, uid, version = met
             self.see(lane, uid, version, now)
-        if write and "apply" in entry.call.hooks and not (entry.more is not None and entry.more.forgotten):
+        if write and "apply" in entry.call._hooks and not (entry.more is not None and entry.more.forgotten):
             made = entry.call.effect is CREATE and (ref.generated or type(value) is dict)
             answer = value if made else None  # what was created, with its uid and whatever the server has added
             self.objects.completed(lane, self.executable(entry), entry.ticket, version, answer, now)

@@ -156,7 +156,7 @@ def mergeable(pending: Entry, call: APICall[Any]) -> bool:
     return (
         waiting.effect is IDEMPOTENT_WRITE
         and call.effect is IDEMPOTENT_WRITE
-        and "merge" in call.hooks
+        and "merge" in call._hooks
         and waiting.call_type == call.call_type
         and waiting.target.uid == call.target.uid
         and waiting.version == call.version

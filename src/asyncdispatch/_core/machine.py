@@ -65,7 +65,7 @@ class Machine(Joining):
             waiting = found.waiting() if isinstance(found, Lane) else not found.phase.flying
             if waiting >= self.config.lane_capacity and call.target.lane[-1] != "*":
                 raise self.admission.refuse_object(now, waiting, self.config.lane_capacity)
-        elif "is_noop" in call.hooks and self._is_noop(call, epoch, now):
+        elif "is_noop" in call._hooks and self._is_noop(call, epoch, now):
             self._see_own(call, now)
             return self._settled_at_once(call, epoch, now, Succeeded, (None,))
         flow = self._flow(call.flow)

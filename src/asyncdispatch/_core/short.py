@@ -64,9 +64,9 @@ class DispatchCore(Machine):
             queue = None if band is None else band.named.get(call.flow)
             if queue is None:  # nobody of its flow waits at this level
                 flow = self.flows[call.flow]
-                free = call.common and ref.plain and flow.free and group.limit is None
+                free = call._common and ref.plain and flow.free and group.limit is None
             else:
-                flow, free = queue.flow, call.common and ref.plain and queue.free
+                flow, free = queue.flow, call._common and ref.plain and queue.free
         except (AttributeError, KeyError, TypeError):
             return None  # the first of its flow or type, or there is something wrong with it
         table, admission, deadlines = self.lanes.table, self.admission, self.deadlines

@@ -98,7 +98,13 @@ class Note(SimulatedCall):
     verb = "apply"
 
     def __init__(self, number: int, target: ObjectRef, flow: str = "default", priority: int = 0) -> None:
-        values = {"target": target, "flow": flow, "priority": priority, "common": self.free, "fields": {"note": number}}
+        values = {
+            "target": target,
+            "flow": flow,
+            "priority": priority,
+            "_common": self._free,
+            "fields": {"note": number},
+        }
         self._keep(values)
 
 

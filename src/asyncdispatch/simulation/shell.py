@@ -92,7 +92,7 @@ class Shell:
         """
         core = self.core
         try:
-            entry = core.submit_common(call, now) if call.common else None
+            entry = core.submit_common(call, now) if call._common else None
             if entry is None:
                 entry = core.submit_any(call, now)
         except DispatchError as error:
@@ -143,7 +143,7 @@ class Shell:
     def _look(self, entry: Entry, now: int) -> None:
         """Ask by one fresh read what became of the last request; who can't tell by reading says so at once."""
         record, call = entry.waiter, self.core.executable(entry)
-        if "reconcile" not in call.hooks:
+        if "reconcile" not in call._hooks:
             self._answer_look(entry, call, Unknown(), now)
             return
         ref = self._named.get(call.target.lane)

@@ -118,7 +118,7 @@ def call_text(call: APICall[Any]) -> str:
         text += f',"effect":"{call.effect.value}"'
     if getattr(call, "deletes", False):  # no field, so that it may be so of a common call as well
         text += ',"deletes":true'
-    if not call.common:
+    if not call._common:
         for name, value in _uncommon(call).items():
             text += f',"{name}":{json.dumps(value, separators=(",", ":"))}'
     return text + "}"
@@ -151,7 +151,7 @@ def _uncommon(call: APICall[Any]) -> dict[str, Any]:
     }
     fields |= {name: getattr(call, name) for name in FLAGS}
     fields["depends_on"] = [_ref_list(ref) for ref in call.depends_on]
-    fields["hooks"] = sorted(call.hooks)
+    fields["hooks"] = sorted(call._hooks)
     return {name: value for name, value in fields.items() if not (value is None or value is False or value == [])}
 
 

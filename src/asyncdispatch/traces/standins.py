@@ -49,7 +49,7 @@ def stand_in(fields: Mapping[str, Any], context: SchedulingContext | None, answe
     values |= {name: bool(values[name]) for name in (*FLAGS, "deletes") if name in values}
     values["call_type"] = fields["type"]
     values["target"] = ref_of(fields["object"])
-    values["hooks"] = frozenset(fields.get("hooks", ()))
+    values["_hooks"] = frozenset(fields.get("hooks", ()))
     values["answers"] = answers
     if "effect" in fields:
         values["effect"] = Effect(fields["effect"])
@@ -63,7 +63,7 @@ def stand_in(fields: Mapping[str, Any], context: SchedulingContext | None, answe
         values["depends_on"] = tuple(ref_of(each) for each in fields["depends_on"])
     if "reconciles" in fields:
         values["retry"] = RetryPolicy(max_reconciles=fields["reconciles"])
-    values["common"] = _COMMON.issuperset(fields)
+    values["_common"] = _COMMON.issuperset(fields)
     call: StandIn = object.__new__(StandIn)
     call.__dict__.update(values)
     return call

@@ -346,7 +346,7 @@ class History:
         check(outcome.by > handle.ticket, "L13", f"{what} was merged into an older call")
         for call in (mine, other.call):
             good = call.effect is Effect.IDEMPOTENT_WRITE and call.idempotency_key is None and call.prerequisite is None
-            check(good and "merge" in call.hooks, "L13", f"{what} was merged, but may not be")
+            check(good and "merge" in call._hooks, "L13", f"{what} was merged, but may not be")
         same = (mine.call_type, mine.target.uid, mine.version) == (
             *(other.call.call_type, other.call.target.uid, other.call.version),
         )

@@ -34,7 +34,7 @@ Call = APICall[Any]
 
 def check_done(call: Call, ticket: int, before: Any, after: Any) -> None:
     """`execute` has made `after` out of `before`: as `apply` says? Raises `LawBroken` if it does not."""
-    if "apply" not in call.hooks:
+    if "apply" not in call._hooks:
         return
     wanted = _applied(call, ticket, before)
     if call.effect is Effect.IDEMPOTENT_WRITE and wanted is not None:
@@ -52,7 +52,7 @@ def check_done(call: Call, ticket: int, before: Any, after: Any) -> None:
 
 def check_merge(pending: Call, newer: Call, both: Call, ticket: int, obj: Any) -> None:
     """`both` is the merge of `pending` into `newer`, which is call `ticket`: does it do, to `obj`, what they would?"""
-    if "apply" not in newer.hooks or obj is None:
+    if "apply" not in newer._hooks or obj is None:
         return
     wanted = _applied(newer, ticket, _applied(pending, ticket, obj))
     found = _applied(both, ticket, obj)

@@ -332,7 +332,7 @@ class SteppedDispatcher(Observing):
     def _reconciled(self, flight: Flight, answer: Any, refusal: Verdict, delay: int) -> None:
         handle, ticket = flight.handle, flight.handle.ticket
         applied = bool(self._writes.get(ticket))
-        if isinstance(answer, Applied) and not applied and "apply" in flight.call.hooks:
+        if isinstance(answer, Applied) and not applied and "apply" in flight.call._hooks:
             obj = self._find(flight.call.target)
             check_done(flight.call, ticket, obj, obj)
         self.driver.reconciled(handle, answer, refusal, delay)

@@ -13,7 +13,7 @@ from asyncdispatch.testing.stepping import events
 __all__ = ["tell", "tickets_in", "told", "words_of"]
 
 LONGEST = 200
-COMMON = frozenset((*APICall.__dataclass_fields__, "common"))
+COMMON = frozenset((*APICall.__dataclass_fields__, "_common"))
 
 
 def tell(happened: Iterable[events.Event], ref: ObjectRef | None = None) -> list[str]:
