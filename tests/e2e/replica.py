@@ -90,7 +90,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kubeconfig", required=True)
     parser.add_argument("--namespace", required=True)
     parser.add_argument("--lease", required=True)
-    parser.add_argument("--name", required=True, help="the beginning of its identity")
+    parser.add_argument("--name", required=True, help="its identity")
     parser.add_argument("--pause", type=float, default=0.02, help="seconds between two writes")
     parser.add_argument("--lease-duration", type=float, default=15)
     parser.add_argument("--renew-deadline", type=float, default=10)

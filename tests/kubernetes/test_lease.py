@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
@@ -10,8 +11,9 @@ import pytest
 from asyncdispatch import Dispatcher, DispatcherClosed, ObjectRef, StaleContext
 from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.kubernetes import Cluster, Lease, LeaseState
-from asyncdispatch.kubernetes._election import Kind, Record, Request
+from asyncdispatch.kubernetes._election import Kind, Request
 from asyncdispatch.kubernetes._elector import body_of
+from asyncdispatch.kubernetes._record import HOLDER, Record
 from asyncdispatch.outcomes import Cancelled, Expired, Succeeded
 from asyncdispatch.testing import EmbeddedAPIServer
 from tests.cases.support import config_map, hold_loop, now, sent
@@ -25,6 +27,11 @@ def lease_of(cluster: Cluster, name: str = "me", **timing: float) -> Lease:
 
 def holder(server) -> str:
     return server.get("Lease", "leader", namespace="ns")["spec"].get("holderIdentity", "")
+
+
+def named(record) -> str | None:
+    """Whom a request names as the holder."""
+    return record.body["spec"].get("holderIdentity") if isinstance(record.body, dict) else None
 
 
 @asynccontextmanager
@@ -103,7 +110,7 @@ async def test_what_is_lost_ends_before_another_may_hold_it(server, cluster):
         task = asyncio.create_task(rival())
         async with lease.leadership(dispatcher) as leading:
             await asyncio.sleep(20)
-            fault = server.fail(status=503, times=None, method="PUT", when=lambda r: lease.identity in str(r.body))
+            fault = server.fail(status=503, times=None, method="PUT", when=lambda r: named(r) == lease.identity)
             await asyncio.sleep(1)
             server.fail(status=503, times=None, path="*/configmaps")
             handle = dispatcher.submit(cluster.create(config_map(), context=leading))
@@ -169,7 +176,7 @@ async def test_waiting_can_be_cancelled(server, cluster):
         assert lease.state is LeaseState.IDLE
         looks = len(server.audit)
     await asyncio.sleep(60)
-    ours = [record for record in server.audit[looks:] if lease.identity in str(record.body)]
+    ours = [record for record in server.audit[looks:] if named(record) == lease.identity]
     assert not ours
 
 
@@ -367,28 +374,82 @@ def test_each_renewal_is_a_change():
     """Also if the wall clock stands still or has jumped back: who waits would not see what changes nothing."""
     wall = datetime(2026, 1, 2, tzinfo=UTC)
     base = Record(
-        {"metadata": {"uid": "u"}, "spec": {"holderIdentity": "me", "renewTime": "2026-01-02T00:00:00.000000Z"}}
+        {
+            "metadata": {"uid": "u", "annotations": {HOLDER: "me_1", "a": "b"}},
+            "spec": {"holderIdentity": "me", "renewTime": "2026-01-02T00:00:00.000000Z"},
+        }
     )
     ref = ObjectRef("coordination.k8s.io/v1", "Lease", "ns", "leader")
-    body = body_of(Request(Kind.RENEW, 0, 1, base), ref, "me", 15, wall)
+    body = body_of(Request(Kind.RENEW, 0, 1, base), ref, "me_1", 15, wall)
     assert body["spec"]["renewTime"] == "2026-01-02T00:00:00.000001Z"
     assert "acquireTime" not in body["spec"]
+    assert body["metadata"]["annotations"] == {HOLDER: "me_1", "a": "b"}
 
 
-async def test_two_of_one_process_are_rivals(server, cluster):
-    """The identity is each one's own, whatever name was given."""
+@pytest.mark.parametrize(
+    ("named", "told", "holder"),
+    [
+        ("me", "me_1", "me_1"),
+        ("me", None, "me"),
+        ("me", 7, "me"),
+        ("me", "other_1", "me"),  # of a holder before, whose annotation another client has kept
+        ("a", "a_b_1", "a"),
+        (None, "me_1", ""),
+        (None, "_1", ""),
+    ],
+)
+def test_a_holder_is_the_participant_behind_the_identity(named, told, holder):
+    """By the annotation, if it is of whom the Lease names; other clients write none, and keep what is there."""
+    record = Record({"metadata": {"annotations": {HOLDER: told}}, "spec": {"holderIdentity": named}})
+    assert record.holder == holder
+    assert Record({"metadata": None, "spec": {"holderIdentity": "me"}}).holder == "me"
+
+
+async def test_the_identity_is_the_one_that_was_given(server, cluster):
+    """In the Lease as well, as with client-go."""
+    async with led(cluster, "id-a") as (lease, _, _):
+        assert lease.identity == lease.holder == holder(server) == lease.statistics().identity == "id-a"
+        assert "'id-a'" in str(server.get("Lease", "leader", namespace="ns")["spec"])
+
+
+async def test_two_of_one_identity_are_rivals_all_the_same(server, cluster):
+    """A mistake, but nobody is taken for another: only the one that has acquired the Lease leads."""
     async with led(cluster, "same") as (first, _, _), lease_of(cluster, "same") as second, Dispatcher() as dispatcher:
-        assert first.identity != second.identity
-        assert first.identity.startswith("same_")
+        assert first.identity == second.identity == "same"
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(60), second.leadership(dispatcher):
                 pass
         assert second.holder == first.identity
+        assert first.is_leader
+
+
+async def test_one_that_is_started_again_under_its_identity_waits(server, cluster):
+    """R7: its former life may have writes on the way until its term is over; its renewals count as any other's."""
+    server.fail(status=503, times=None, method="PUT", when=lambda r: named(r) is None)  # it can't give the Lease back
+    async with led(cluster) as (_, _, leading):
+        pass
+    assert holder(server) == "me"
+    over = leading.valid_until
+    async with led(cluster) as (lease, _, _):
+        assert now() >= over + 4.5
+        assert lease.statistics().terms == 1
+        lease_now = server.get("Lease", "leader", namespace="ns")["spec"]
+        assert lease_now["leaseTransitions"] == 1
+
+
+async def test_one_whose_claim_was_answered_by_nobody_knows_its_own(server, cluster):
+    """H5: the claim was applied, and its answer lost. A read shows that we hold it; there is nobody to wait for."""
+    server.drop(applied=True, method="POST")
+    async with led(cluster) as (lease, _, _):
+        assert now() < 6
+        assert lease.is_leader
 
 
 async def test_the_default_identity(cluster):
-    """The host's name says which Pod it is."""
-    assert cluster.lease("leader", "ns").identity != cluster.lease("leader", "ns").identity
+    """The host's name says which Pod it is; what follows is each one's own."""
+    first, second = cluster.lease("leader", "ns").identity, cluster.lease("leader", "ns").identity
+    assert first != second
+    assert first.startswith(f"{socket.gethostname()}_")
     assert "leader" in repr(cluster.lease("leader", "ns"))
     assert cluster.lease("leader", "ns").statistics().requests == 0
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from asyncdispatch.config import check_seconds
 from asyncdispatch.errors import ConfigurationError
+from asyncdispatch.kubernetes._record import Record
 
 __all__ = [
     "Change",
@@ -31,8 +31,6 @@ __all__ = [
     "Refused",
     "Request",
 ]
-
-Json = dict[str, Any]
 
 JITTER = 1.2
 """Who waits for a Lease looks every retry period, plus up to so many times that, drawn anew each time."""
@@ -105,34 +103,6 @@ class LeaseTiming:
     def request_timeout(self) -> float:
         """What one request may take (rule R8)."""
         return self.renew_deadline / 3
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A Lease as the server sent it. Every field may be missing or senseless: others write it too."""
-
-    obj: Json = field(repr=False)
-
-    @property
-    def spec(self) -> Json:
-        spec = self.obj.get("spec")
-        return spec if isinstance(spec, dict) else {}
-
-    @property
-    def holder(self) -> str:
-        """Who holds it; "" for nobody."""
-        holder = self.spec.get("holderIdentity")
-        return holder if isinstance(holder, str) else ""
-
-    @property
-    def transitions(self) -> int:
-        count = self.spec.get("leaseTransitions")
-        return count if isinstance(count, int) else 0
-
-    def duration(self, default: float) -> float:
-        """How long it is its holder's after a change, in seconds."""
-        seconds = self.spec.get("leaseDurationSeconds")
-        return float(seconds) if isinstance(seconds, int) and seconds > 0 else default
 
 
 class Kind(enum.Enum):
@@ -230,8 +200,9 @@ class View:
 class Election:
     """One participant in the election for one Lease.
 
-    `next` says what to ask, `answered` takes the answer, and `changes` collects what came of it; it is for the caller
-    to empty after each step. `draw` gives numbers from 0 to 1. At most one request is in flight.
+    `identity` is the participant's own name, which nobody else has. `next` says what to ask, `answered` takes the
+    answer, and `changes` collects what came of it; it is for the caller to empty after each step. `draw` gives numbers
+    from 0 to 1. At most one request is in flight.
     """
 
     def __init__(self, identity: str, timing: LeaseTiming, draw: Callable[[], float]) -> None:

@@ -23,17 +23,17 @@ from asyncdispatch.kubernetes._election import (
     Election,
     Kind,
     LeaseState,
-    Record,
     Refusal,
     Refused,
     Request,
 )
+from asyncdispatch.kubernetes._record import HOLDER, Record, identity_of
 from asyncdispatch.kubernetes.calls import Read
 from asyncdispatch.kubernetes.resources import builtin, collection_path, object_path
 from asyncdispatch.kubernetes.transport import Transport
 from asyncdispatch.verdicts import names_target
 
-__all__ = ["API_VERSION", "Elector", "LeaseClient", "checked_ref", "own_identity"]
+__all__ = ["API_VERSION", "Elector", "LeaseClient", "checked_ref", "own_name"]
 
 log = logging.getLogger("asyncdispatch.kubernetes.lease")
 
@@ -56,14 +56,15 @@ def checked_ref(name: str, namespace: str) -> ObjectRef:
     return ObjectRef(API_VERSION, "Lease", namespace, name)
 
 
-def own_identity(identity: str | None) -> str:
-    """`identity` (by default the host's name) with a suffix that nobody else has, in this process or another.
+def own_name(identity: str | None) -> str:
+    """`identity` (by default the host's name, and a random part) with a suffix that nobody else has, here or elsewhere.
 
-    So whoever is named as the holder is this very participant: a process that was started again under the same name
-    waits like any other, and can't be taken for its predecessor.
+    It stands in an annotation of each Lease that is held, beside the identity in its spec. So whoever it names is this
+    very participant: a process that was started again under the same identity waits like any other, and can't be taken
+    for its predecessor.
     """
     if identity is None:
-        identity = socket.gethostname() or f"process-{os.getpid()}"
+        identity = f"{socket.gethostname() or f'process-{os.getpid()}'}_{secrets.token_hex(4)}"
     if not isinstance(identity, str) or not identity or len(identity) > 200 or not identity.isprintable():
         raise ConfigurationError("identity", identity, "must be a printable name of 1 to 200 characters, or None")
     return f"{identity}_{secrets.token_hex(4)}"
@@ -72,13 +73,11 @@ def own_identity(identity: str | None) -> str:
 class LeaseClient:
     """The requests of an election, for one Lease."""
 
-    def __init__(
-        self, transport: Transport, ref: ObjectRef, identity: str, labels: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, transport: Transport, ref: ObjectRef, own: str, labels: Mapping[str, str] | None = None) -> None:
         self._transport = transport
         self._clock = asyncio.get_running_loop().time
         self._call = Read(target=ref, transport=transport)
-        self._identity = identity
+        self._own = own
         self._labels = dict(labels or {})
         resource = builtin(ref)
         assert resource is not None
@@ -102,7 +101,7 @@ class LeaseClient:
     async def _sent(self, request: Request, attempt: Attempt, duration: float) -> Json:
         if request.kind is Kind.READ:
             return await self._transport.request("GET", self._path, attempt)
-        body = body_of(request, self._call.target, self._identity, duration, datetime.now(UTC))
+        body = body_of(request, self._call.target, self._own, duration, datetime.now(UTC))
         if request.kind is Kind.CREATE:
             if self._labels:
                 body["metadata"]["labels"] = self._labels
@@ -125,13 +124,13 @@ class LeaseClient:
             request.kind.value,
             str(error) or type(error).__name__,
             exc_info=None if expected else error,
-            extra={"lease": str(self._call.target), "identity": self._identity},
+            extra={"lease": str(self._call.target), "identity": identity_of(self._own)},
         )
         return Refused(Refusal.FAILED, str(error))
 
 
-def body_of(request: Request, ref: ObjectRef, identity: str, duration: float, wall: datetime) -> Json:
-    """The Lease that a write leaves. What others have in its metadata and spec stays.
+def body_of(request: Request, ref: ObjectRef, own: str, duration: float, wall: datetime) -> Json:
+    """The Lease that a write of `own` leaves. What others have in its metadata and spec stays.
 
     The times are for people to read; nobody decides by them. They must differ from the last ones, since a write that
     changes nothing is not seen by those who wait.
@@ -146,14 +145,16 @@ def body_of(request: Request, ref: ObjectRef, identity: str, duration: float, wa
         spec.pop("holderIdentity", None)
         spec.update(leaseDurationSeconds=1, acquireTime=stamp)
     else:
-        spec.update(holderIdentity=identity, leaseDurationSeconds=int(duration))
-        if request.base is None or request.base.holder != identity:
+        spec.update(holderIdentity=identity_of(own), leaseDurationSeconds=int(duration))
+        if request.base is None or request.base.holder != own:
             transitions = request.base.transitions + 1 if request.base is not None else 0
             spec.update(acquireTime=stamp, leaseTransitions=transitions)
     metadata: Json = {"name": ref.name, "namespace": ref.namespace}
     if request.base is not None:
         metadata = {**request.base.obj.get("metadata", {})}
         metadata.pop("managedFields", None)
+    if request.kind is not Kind.RELEASE:
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), HOLDER: own}
     return {"apiVersion": API_VERSION, "kind": "Lease", "metadata": metadata, "spec": spec}
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 
-from asyncdispatch.kubernetes._election import Election, LeaseState, LeaseTiming, Record
+from asyncdispatch.kubernetes._election import Election, LeaseState, LeaseTiming
+from asyncdispatch.kubernetes._record import Record
 
 __all__ = ["Sharing", "shard_number"]
 

@@ -244,8 +244,8 @@ class Cluster:
     def lease(self, name: str, namespace: str, identity: str | None = None, **timing: float) -> Lease:
         """Leadership by the Lease `name` in `namespace`: see `Lease`, and enter it before the dispatcher.
 
-        `identity` (by default the host's name) gets a suffix of its own. `timing` is that of `LeaseTiming`:
-        lease_duration=15, renew_deadline=10, retry_period=2, in seconds.
+        `identity` is who holds it, to others: each replica's own (by default the host's name, and a random part).
+        `timing` is that of `LeaseTiming`: lease_duration=15, renew_deadline=10, retry_period=2, in seconds.
         """
         return Lease(self.transport, name, namespace, identity, timing=lease_timing(timing))
 

@@ -17,7 +17,8 @@ from asyncdispatch.dispatcher import Dispatcher
 from asyncdispatch.errors import ConfigurationError, StaleContext
 from asyncdispatch.kubernetes._apart import ApartTransport
 from asyncdispatch.kubernetes._election import Change, Election, Event, LeaseState, LeaseTiming
-from asyncdispatch.kubernetes._elector import Elector, LeaseClient, checked_ref, own_identity
+from asyncdispatch.kubernetes._elector import Elector, LeaseClient, checked_ref, own_name
+from asyncdispatch.kubernetes._record import identity_of
 from asyncdispatch.kubernetes._terms import Terms
 from asyncdispatch.kubernetes.transport import Transport
 
@@ -66,17 +67,19 @@ class Lease:
                     await schedule(dispatcher, leading)              # cancelled when it is lost
 
     Requests go over connections of its own, past the dispatcher, so that no backlog delays a renewal.
-    `identity` is who this participant is to others: what was given, and a suffix that nobody else has.
+    `identity` is who this participant is to others, and what stands in the Lease as its holder. No two that live at one
+    time may be given the same; one that is started again under it waits until its predecessor's term is surely over.
     """
 
     def __init__(
         self, transport: Transport, name: str, namespace: str, identity: str | None = None, *, timing: LeaseTiming
     ) -> None:
         self.ref = checked_ref(name, namespace)
-        self.identity = own_identity(identity)
+        self._own = own_name(identity)
+        self.identity = identity_of(self._own)
         self.timing = timing
         self._transport = ApartTransport(transport, connections=2)
-        self._election = Election(self.identity, timing, random.random)
+        self._election = Election(self._own, timing, random.random)
         self._terms = Terms(self.ref)
         self._limits: set[asyncio.Timeout] = set()
         self._waiting = 0
@@ -87,7 +90,7 @@ class Lease:
     async def __aenter__(self) -> Self:
         if self._elector is not None:
             raise ConfigurationError("lease", self.ref.name, "is entered once: make another with cluster.lease(…)")
-        client = LeaseClient(self._transport, self.ref, self.identity)
+        client = LeaseClient(self._transport, self.ref, self._own)
         self._elector = Elector(self._election, client, self._tell)
         self._task = asyncio.create_task(self._elector.run(), name=f"asyncdispatch-lease {self.ref.name}")
         return self
@@ -205,7 +208,8 @@ class Lease:
     @property
     def holder(self) -> str:
         """Who was seen to hold the Lease last; "" for nobody, or not known yet."""
-        return self._election.view.holder
+        view = self._election.view
+        return view.record.named if view.record is not None and view.present else ""
 
     def statistics(self) -> LeaseStatistics:
         """What it is doing, at this moment."""

@@ -17,8 +17,9 @@ from asyncdispatch.contexts import SchedulingContext
 from asyncdispatch.dispatcher import Dispatcher
 from asyncdispatch.errors import ConfigurationError, DispatchError, StaleContext
 from asyncdispatch.kubernetes._apart import ApartTransport
-from asyncdispatch.kubernetes._election import Change, Election, Event, LeaseState, LeaseTiming, Record
-from asyncdispatch.kubernetes._elector import API_VERSION, Elector, LeaseClient, checked_ref, own_identity
+from asyncdispatch.kubernetes._election import Change, Election, Event, LeaseState, LeaseTiming
+from asyncdispatch.kubernetes._elector import API_VERSION, Elector, LeaseClient, checked_ref, own_name
+from asyncdispatch.kubernetes._record import Record, identity_of
 from asyncdispatch.kubernetes._sharing import Sharing, shard_number
 from asyncdispatch.kubernetes._terms import Terms
 from asyncdispatch.kubernetes.calls import Read
@@ -89,12 +90,13 @@ class ShardSet:
             raise ConfigurationError("key", key, "must be a function of an object that gives a str, or None")
         check_seconds("handover_timeout", handover_timeout, zero=True)
         self.total = total
-        self.identity = own_identity(identity)
+        self._own = own_name(identity)
+        self.identity = identity_of(self._own)
         self.timing = timing
         self._key = key or _name_of
         self._handover_timeout = handover_timeout
         self._transport = ApartTransport(transport, connections=8)
-        self._sharing = Sharing(self.identity, total, timing, random.random)
+        self._sharing = Sharing(self._own, total, timing, random.random)
         self._terms = [Terms(self._lease(f"{name}-{number}")) for number in range(total)]
         self._contexts: dict[int, SchedulingContext] = {}
         self._dispatcher: Dispatcher | None = None
@@ -262,7 +264,7 @@ class ShardSet:
             ref = self._lease(f"{self.ref.name}-member-{self._sharing.slots.index(election)}")
         else:
             ref = self._lease(f"{self.ref.name}-{number}")
-        client = LeaseClient(self._transport, ref, self.identity, {LABEL: self.ref.name})
+        client = LeaseClient(self._transport, ref, self._own, {LABEL: self.ref.name})
         elector = Elector(election, client, lambda change: self._tell(number, change))
         self._electors[election] = elector
         self._spawn(elector.run(), ref.name)
