@@ -379,6 +379,36 @@ async def test_it_ends_with_the_dispatcher_and_with_its_block():
         guard.scheduled(1.0)
 
 
+async def test_left_while_it_drains():
+    """The rollback goes on to its end, and what waits for that goes on."""
+    guard = Guard(policy())
+    async with running(observers=(guard,), retry=ONCE) as dispatcher:
+        async with guard.watch(dispatcher):
+            dispatcher.submit(call(after(20.0), "long"))
+            await fail(dispatcher)
+            await asyncio.sleep(2.0)
+        assert (dispatcher.mode, guard.state) == (Mode.DRAINING, GuardState.TRIPPED)
+        handle = await dispatcher.dispatch(call(name="next"))
+        assert (dispatcher.mode, handle.done(), now()) == (Mode.SYNC, True, 20.0)
+
+
+async def test_a_close_that_is_cancelled_while_it_drains():
+    """It is done all the same: what was asked for by hand stays so, and an `open` ends it."""
+    guard = Guard(policy())
+    async with guarded(guard) as dispatcher:
+        for opened in (False, True):
+            dispatcher.submit(call(after(20.0), "long"))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(guard.close("x"), 0.1)
+            assert (dispatcher.mode, guard.state) == (Mode.DRAINING, GuardState.RECORDING)
+            if opened:
+                await guard.open("x")
+            await asyncio.sleep(30.0)
+            expected = (Mode.ASYNC, GuardState.ARMED) if opened else (Mode.SYNC, GuardState.RECORDING)
+            assert (dispatcher.mode, guard.state) == expected
+            await guard.open("again")
+
+
 async def test_an_error_of_its_own_does_not_end_it(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
     guard = Guard(policy())
     async with guarded(guard) as dispatcher:

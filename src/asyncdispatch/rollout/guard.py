@@ -99,7 +99,7 @@ class Guard:
             tasks = {task, *self._hooks}
             for each in tasks:
                 each.cancel()
-            self._dispatcher = self._own_reason = None
+            self._dispatcher = None
             await asyncio.wait(tasks)
 
     def _attach(self, dispatcher: Dispatcher) -> None:
@@ -178,11 +178,7 @@ class Guard:
 
     def mode_changed(self, old: Mode, new: Mode, reason: str) -> None:
         """Of the dispatcher: who switches by hand is obeyed."""
-        own = reason == self._own_reason
-        if self._dispatcher is None or new is Mode.DRAINING:
-            return
-        self._own_reason = None
-        if own:
+        if self._dispatcher is None or reason == self._own_reason or new is Mode.DRAINING:
             return
         if new is Mode.SYNC:
             self._step(self._judge.closed(self._now()))
@@ -279,8 +275,7 @@ class Guard:
         try:
             await dispatcher.switch(mode, reason)
         finally:
-            if dispatcher.mode is not Mode.DRAINING:  # cancelled: the dispatcher goes on to drain, for this reason
-                self._own_reason = None
+            self._own_reason = None
 
     def _cancel_waiting(self, dispatcher: Dispatcher) -> None:
         """What is asynchronous and waits ends as Cancelled("rollback"); what flies lands."""
