@@ -11,6 +11,12 @@ from asyncdispatch.nomination.calls import PodNomination
 from tests.nomination.objects import pod
 
 FOUND = {**pod("p", priority=7), "metadata": {"name": "p", "namespace": "ns", "uid": "u", "resourceVersion": "5"}}
+
+
+def asking(cpu: str) -> dict[str, Any]:
+    return {**pod("p", cpu=cpu), "metadata": FOUND["metadata"]}
+
+
 GOOD: dict[str, Any] = {"pod": FOUND, "node": "n1", "algorithm_version": "v", "reason": "r", "ttl": 5}
 
 
@@ -34,6 +40,9 @@ def test_what_a_whole_pod_tells() -> None:
         ("reason", "", "reason=''"),
         ("reason", "x" * 1025, "reason='1025 bytes'"),
         ("reason", "é" * 513, "reason='1026 bytes'"),
+        ("reason", "\ud800", "reason='\\ud800': has half a character"),
+        ("pod", asking("a lot"), "pod.spec='Pod ns/p (u)': 'a lot' is no quantity"),
+        ("pod", {**asking("1"), "spec": {**asking("1")["spec"], "overhead": {"cpu": "1x"}}}, "'1x' is no quantity"),
         ("algorithm_version", "", "algorithm_version=''"),
         ("algorithm_version", "a\nb", "algorithm_version="),
         ("decision_id", "x" * 129, "decision_id="),
@@ -57,6 +66,13 @@ def test_bad_decisions(field: str, value: Any, named: str) -> None:
     [
         ("namespaces", ()),
         ("namespaces", "ns"),
+        ("namespaces", ("Not Valid",)),
+        ("namespaces", ("x" * 64,)),
+        ("namespaces", ("a.b",)),
+        ("namespaces", ("a", "b", "a")),
+        ("schedulers", ("a", "a")),
+        ("priority_classes", ("High",)),
+        ("priority_classes", ("x" * 254,)),
         ("schedulers", ("",)),
         ("priority_classes", [1]),
         ("percentage", 0),
@@ -73,6 +89,9 @@ def test_bad_decisions(field: str, value: Any, named: str) -> None:
         ("prefix", "Not A Prefix"),
         ("prefix", "a/b"),
         ("prefix", ""),
+        ("prefix", "kubernetes.io"),
+        ("prefix", "k8s.io"),
+        ("prefix", "scheduling.k8s.io"),
         ("adoption_slack", -1),
         ("drain_timeout", 0),
     ],

@@ -1,6 +1,8 @@
 """The nominator over HTTP, on the embedded API server, in virtual time."""
 
 import asyncio
+import functools
+import re
 
 import pytest
 
@@ -490,6 +492,58 @@ async def test_use(server, cluster):
         for options in ({"policy": 1}, {"precheck": 1}, {"shards": 1}, {"dispatcher": 1}, {"cluster": None}):
             with pytest.raises(ConfigurationError, match=next(iter(options))):
                 Nominator(**{"dispatcher": dispatcher, "cluster": cluster, **options})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("flow", ""),
+        ("flow", None),
+        ("name", ""),
+        ("name", "x" * 300),
+        ("name", "A B"),
+        ("name", 5),
+        ("cluster_name", ""),
+        ("cluster_name", 5),
+        ("registry", 5),
+        ("rule", 5),
+        ("wall", 0.0),
+    ],
+)
+async def test_options_that_cannot_be_meant(cluster, field, value):
+    """One error, which names field and value."""
+    async with Dispatcher() as dispatcher:
+        with pytest.raises(ConfigurationError, match=f"^{field}={re.escape(repr(value))}: "):
+            Nominator(dispatcher, cluster, **{field: value})
+        Nominator(dispatcher, cluster, name="example.com/planner_1")
+
+
+@pytest.mark.parametrize("words", [None, 5, b"why"])
+async def test_reasons_that_are_none(server, nominator, words):
+    """Nothing is taken back, or switched."""
+    handle = await nominator.nominate(decide(server.create(pod("p"))))
+    assert await handle.written()
+    for what in (nominator.rollback, functools.partial(nominator.withdraw, handle.decision_id)):
+        with pytest.raises(ConfigurationError, match="reason="):
+            await what(words)
+    with pytest.raises(ConfigurationError, match="reason="):
+        nominator.resume(words)
+    with pytest.raises(ConfigurationError, match="order_version="):
+        nominator.reorder(None)
+    assert (handle.state, nominator.off, nominated(server)) == (S.NOMINATED, None, "n1")
+
+
+@pytest.mark.parametrize(("words", "said"), [("", ""), ("\ud800!", "?!")])
+async def test_any_words_will_do_to_take_back(server, nominator, words, said):
+    """The kill switch does not fail for want of good ones."""
+    handle = await nominator.nominate(decide(server.create(pod("p"))))
+    assert await handle.written()
+    assert [outcome.state for outcome in await nominator.rollback(words)] == [S.ROLLED_BACK]
+    assert nominator.off == said
+    assert f"off: {said}" in repr(nominator)
+    await passes(1)
+    notes_of = [event["note"] for event in server.objects.of("Event.events.k8s.io")]
+    assert any(note.endswith(f"rolled_back: {said}") for note in notes_of)
 
 
 async def test_leaving_takes_back(server, cluster):

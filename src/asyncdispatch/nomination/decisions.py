@@ -13,6 +13,7 @@ from asyncdispatch.config import check_count, check_seconds
 from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.kubernetes.objects import field_of, node_name, pod_ref, priority_of, to_json
 from asyncdispatch.nomination.states import NominationState
+from asyncdispatch.nomination.views import requests_of
 from asyncdispatch.rollout.rules import bucket_of, share_of
 
 __all__ = ["PREFIX", "Decision", "NominationOutcome", "NominationPolicy"]
@@ -22,7 +23,14 @@ MAX_REASON = 1024
 """Bytes. The annotations of an object share 256 KiB, which are not ours alone."""
 MAX_NAME = 128
 """Characters of an id and of an algorithm's version."""
-_DNS = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_DNS = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_REPORTER = re.compile(rf"({_SUBDOMAIN.pattern}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
+_OBJECT_NAMES = (
+    ("namespaces", _LABEL, 63, "a namespace's name: lower-case letters, digits and '-'"),
+    ("priority_classes", _SUBDOMAIN, 253, "a PriorityClass's name: lower-case letters, digits, '-' and '.'"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,20 +64,21 @@ class Decision:
             value = getattr(self, name)
             if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME or not value.isprintable():
                 raise ConfigurationError(name, value, f"must be a printable string of 1 to {MAX_NAME} characters")
-        if not isinstance(self.reason, str) or not self.reason:
-            raise ConfigurationError("reason", self.reason, "must be a string that is not empty: it is for people")
-        if len(self.reason.encode()) > MAX_REASON:
-            length = f"{len(self.reason.encode())} bytes"
-            raise ConfigurationError(
-                "reason", length, f"is an annotation of at most {MAX_REASON} bytes: say it shorter"
-            )
+        _check_reason(self.reason)
         check_seconds("ttl", self.ttl)
-        if self.priority is None and self.whole is not None:
+        whole = self.whole
+        if whole is not None:
+            try:
+                requests_of(whole)
+            except ValueError as error:
+                remedy = f"{error}: pass the Pod as the API server sent it"
+                raise ConfigurationError("pod.spec", str(self.ref), remedy) from error
+        if self.priority is None and whole is not None:
             set_field(self, "priority", priority_of(self.pod))
         priority: Any = self.priority
         if priority is not None and (type(priority) is not int or not -(2**31) <= priority < 2**31):
             raise ConfigurationError("priority", priority, "must be a Pod's priority, a 32-bit integer")
-        if self.observed_version is None and self.whole is not None:
+        if self.observed_version is None and whole is not None:
             set_field(self, "observed_version", version_of(self.pod))
         for name in ("observed_version", "order_version"):
             value = getattr(self, name)
@@ -129,6 +138,10 @@ class NominationPolicy:
     def __post_init__(self) -> None:
         for name in ("namespaces", "priority_classes", "schedulers"):
             object.__setattr__(self, name, _names(name, getattr(self, name)))
+        for name, pattern, most, remedy in _OBJECT_NAMES:
+            for value in getattr(self, name) or ():
+                if len(value) > most or not pattern.fullmatch(value):
+                    raise ConfigurationError(name, value, f"matches no Pod: must be {remedy}, at most {most} of them")
         object.__setattr__(self, "share", share_of("percentage", self.percentage))
         if not self.share:
             raise ConfigurationError("percentage", self.percentage, "matches no Pod: use Nominator.rollback to stop")
@@ -171,11 +184,44 @@ class NominationPolicy:
         return None
 
 
+def _check_reason(reason: Any) -> None:
+    """A decision's reason, which becomes an annotation."""
+    if not isinstance(reason, str) or not reason:
+        raise ConfigurationError("reason", reason, "must be a string that is not empty: it is for people")
+    try:
+        length = len(reason.encode())
+    except UnicodeEncodeError as error:
+        raise ConfigurationError("reason", reason, "has half a character (a lone surrogate): it is no UTF-8") from error
+    if length > MAX_REASON:
+        remedy = f"is an annotation of at most {MAX_REASON} bytes: say it shorter"
+        raise ConfigurationError("reason", f"{length} bytes", remedy)
+
+
+def checked_cause(reason: Any) -> str:
+    """Why a hint is taken back, for people. `ConfigurationError` if it is no string.
+
+    Any string will do, an empty one too: taking back must not fail for want of words.
+    """
+    if not isinstance(reason, str):
+        raise ConfigurationError("reason", reason, "must be a string: it is for people")
+    return reason.encode(errors="replace").decode()
+
+
+def checked_reporter(name: Any) -> str:
+    """`name` as who reports Events; `ConfigurationError` for what the API server would refuse each of them for."""
+    if not isinstance(name, str) or len(name) > MAX_NAME or not _REPORTER.fullmatch(name):
+        remedy = f"must be as a label's key: letters, digits, '-', '_' and '.', at most {MAX_NAME} of them"
+        raise ConfigurationError("name", name, remedy)
+    return name
+
+
 def checked_prefix(prefix: Any) -> str:
-    """`prefix` as that of annotations; `ConfigurationError` if it is no DNS subdomain."""
+    """`prefix` as that of annotations; `ConfigurationError` if it is no DNS subdomain, or is Kubernetes' own."""
     if not isinstance(prefix, str) or len(prefix) > 253 or not _DNS.fullmatch(prefix):
         remedy = "must be a DNS subdomain, as before the slash of a label: 'nomination.example.com'"
         raise ConfigurationError("prefix", prefix, remedy)
+    if any(prefix == own or prefix.endswith(f".{own}") for own in ("kubernetes.io", "k8s.io")):
+        raise ConfigurationError("prefix", prefix, "is reserved for Kubernetes itself: take a domain of yours")
     return prefix
 
 
@@ -190,6 +236,8 @@ def _names(label: str, names: Any) -> tuple[str, ...] | None:
             raise ConfigurationError(label, name, "must be a string that is not empty")
     if not found:
         raise ConfigurationError(label, found, "matches no Pod: name one, or None for any")
+    if len(set(found)) < len(found):
+        raise ConfigurationError(label, found, "has a name twice: was another one meant?")
     return found
 
 

@@ -16,7 +16,13 @@ from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.kubernetes.cluster import Cluster
 from asyncdispatch.kubernetes.reflector import Reflector
 from asyncdispatch.kubernetes.shards import ShardSet
-from asyncdispatch.nomination.decisions import Decision, NominationOutcome, NominationPolicy
+from asyncdispatch.nomination.decisions import (
+    Decision,
+    NominationOutcome,
+    NominationPolicy,
+    checked_cause,
+    checked_reporter,
+)
 from asyncdispatch.nomination.driving import Driver
 from asyncdispatch.nomination.handles import NominationHandle
 from asyncdispatch.nomination.hands import Hands, Precheck, Recompute, extra_of
@@ -81,6 +87,12 @@ class Nominator:
         for label, hook in (("precheck", precheck), ("recompute", recompute)):
             if hook is not None and not callable(hook):
                 raise ConfigurationError(label, hook, "must be a function, or None")
+        for label, name_of in (("flow", flow), ("cluster_name", cluster_name)):
+            if not isinstance(name_of, str) or not name_of:
+                raise ConfigurationError(label, name_of, "must be a string that is not empty")
+        if not callable(wall):
+            raise ConfigurationError("wall", wall, "must be a function that gives the seconds of the epoch")
+        checked_reporter(name)
         self.dispatcher, self.cluster, self.policy = dispatcher, cluster, policy
         self._shards = shards
         self._hands = Hands(
@@ -186,6 +198,7 @@ class Nominator:
         until that is over. Its handle tells how it ends. Cancelling the wait does not stop it.
         """
         self._check()
+        reason = checked_cause(reason)
         life = self._life(decision_id)
         if life.decision_id in self._machine.lives:
             self._machine.withdraw(life.decision_id, self._now, reason)
@@ -207,6 +220,7 @@ class Nominator:
         acted on it; not waited for). `resume` turns it on again.
         """
         self._check()
+        reason = checked_cause(reason)
         log.warning("nomination is rolled back: %s", reason, extra={"reason": reason})
         lives = list(self._machine.lives.values())
         self._driver.rollback(reason)
@@ -216,6 +230,7 @@ class Nominator:
     def resume(self, reason: str) -> None:
         """After a rollback: nominations are welcome again."""
         self._check()
+        reason = checked_cause(reason)
         log.warning("nomination is resumed: %s", reason, extra={"reason": reason})
         self._machine.resume()
         self._observing.begin_anew(self._now)
@@ -237,6 +252,8 @@ class Nominator:
     def reorder(self, order_version: str) -> None:
         """Your queue has this order now: decisions taken in another one are stale, and taken back."""
         self._check()
+        if not isinstance(order_version, str) or not order_version:
+            raise ConfigurationError("order_version", order_version, "must be a string that is not empty")
         self._machine.reorder(order_version, self._now)
         self._driver.flush()
 
@@ -256,7 +273,7 @@ class Nominator:
         return self._machine.off
 
     def __repr__(self) -> str:
-        state = self._state or (f"off: {self.off}" if self.off else "on")
+        state = self._state or (f"off: {self.off}" if self.off is not None else "on")
         return f"<Nominator {state}, {len(self._machine.lives)} live>"
 
     def _life(self, decision_id: str) -> Life:
