@@ -219,6 +219,21 @@ async def test_room_that_had_come_free_before_it_was_told(server, cluster, refus
         assert nominator.report().wrong_bindings == refused
 
 
+async def test_what_was_before_a_resume_counts_for_nothing(server, cluster):
+    """A binding that looked wrong, and was not judged yet, is not held against what comes."""
+    async with nominating(cluster, rule=RollbackRule(wrong_bindings=1)) as nominator:
+        found = server.create(pod("p"))
+        handle = await nominator.nominate(decide(found, ttl=200))
+        assert await handle.written()
+        server.patch_object("Node", {"spec": {"unschedulable": True}}, "n1")
+        server.bind(found, "n1")
+        assert (await handle.outcome()).state is S.HIT
+        await nominator.rollback("a drill")
+        nominator.resume("it is over")
+        await passes(31)
+        assert (nominator.report().wrong_bindings, nominator.off) == (0, None)
+
+
 async def test_metrics(server, cluster):
     """Hits, times and live hints are there, by bounded labels; one registry for each nominator."""
     registry = CollectorRegistry()

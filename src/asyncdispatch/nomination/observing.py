@@ -112,6 +112,7 @@ class Observing:
             self._study.misplaced(now)
 
     def begin_anew(self, now: float) -> None:
+        self._suspects.clear()
         self._study.reset(now)
 
     def report(self, now: float, filtering: Spread | None) -> NominationReport:
