@@ -312,7 +312,6 @@ async def test_an_ended_context_takes_nothing():
         (lambda d: d.contexts.begin(pod(), valid_until=-1.0), "valid_until"),
         (lambda d: d.contexts.begin(pod(), valid_until="soon"), "valid_until"),
         (lambda d: d.contexts.begin(pod(), valid_until=math.inf), "valid_until"),
-        (lambda d: d.contexts.begin(pod(), valid_until=1.0), "valid_until"),
         (lambda d: d.contexts.begin({"kind": "Pod"}), "apiVersion"),
         (lambda d: d.contexts.begin(pod()).extend(math.nan), "valid_until"),
         (lambda d: d.contexts.begin(pod()).extend(None), "valid_until"),

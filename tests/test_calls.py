@@ -1,6 +1,8 @@
 """The vocabulary of calls: refs, effects, verdicts, attempts, and how call types are written."""
 
+import copy
 import dataclasses
+import pickle
 from dataclasses import FrozenInstanceError, dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -66,6 +68,15 @@ def test_a_ref_is_a_frozen_value():
     assert pod("p", "u") != pod("p")
     with pytest.raises(FrozenInstanceError):
         pod().name = "q"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda ref: pickle.loads(pickle.dumps(ref))])
+def test_a_ref_is_its_five_fields(copied: Any):
+    ref = ObjectRef("apps/v1", "Deployment", "ns", "web", "u")
+    assert [field.name for field in dataclasses.fields(ref)] == ["api_version", "kind", "namespace", "name", "uid"]
+    for again in (copied(ref), ObjectRef(**dataclasses.asdict(ref)), replace(ref, uid=None)):
+        assert again == replace(ref, uid=again.uid)
+        assert (again.lane, again.plain) == (ref.lane, again.uid is None)
 
 
 def test_a_ref_of_a_dict():

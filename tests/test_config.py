@@ -42,8 +42,10 @@ GOOD: dict[type, dict[str, Any]] = {
 
 WRONG: dict[type, dict[str, tuple[Any, ...]]] = {
     DispatcherConfig: {
-        **dict.fromkeys(("capacity", "max_joined", "lane_capacity", "max_unobserved"), NOT_COUNTS),
-        **dict.fromkeys(("aging", "timeout", "attempt_timeout", "drain_timeout", "hold_limit"), NOT_SECONDS),
+        **dict.fromkeys(("capacity", "lane_capacity", "max_unobserved"), NOT_COUNTS),
+        "max_joined": tuple(v for v in NOT_COUNTS if v != 0 or v is False),
+        **dict.fromkeys(("aging", "timeout", "attempt_timeout", "hold_limit"), NOT_SECONDS),
+        "drain_timeout": tuple(v for v in NOT_SECONDS if v != 0 or v is False),
         **dict.fromkeys(("give_up", "blocking_threshold", "unobserved_age"), NOT_SECONDS),
         "reserve": NOT_SHARES,
         "max_in_flight": (*NOT_COUNTS, AdaptiveLimit),

@@ -124,6 +124,16 @@ async def test_validity_ends_a_context_by_itself():
         assert context.ended == "its validity is over"
 
 
+@pytest.mark.parametrize("ago", [0.0, 5.0])
+async def test_a_context_that_is_over_as_it_begins_is_stale(ago: float):
+    """Rule R7: a leader whose loop has stalled learns that its time is over, not that it has made a mistake."""
+    async with running() as dispatcher:
+        await asyncio.sleep(10.0)
+        with pytest.raises(StaleContext, match="is over already"):
+            dispatcher.contexts.begin(pod(), valid_until=loop_time() - ago)
+        assert dispatcher.statistics().contexts == 0
+
+
 async def test_extend_moves_the_end():
     async with running() as dispatcher:
         context = dispatcher.contexts.begin(pod(), valid_until=loop_time() + 2.0)

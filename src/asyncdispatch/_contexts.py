@@ -34,8 +34,8 @@ class Contexts:
         """A new context for `obj` (a JSON dict, a client model or an ObjectRef); the object's older one ends.
 
         `valid_until`, in seconds of the loop's clock, ends it by itself, as does the end of `parent`. `requires` names
-        what must be confirmed before calls with `awaits_prerequisites` start. Raises `StaleContext` if the parent has
-        ended or another object has the name by now, `ConfigurationError` for a wrong value.
+        what must be confirmed before calls with `awaits_prerequisites` start. Raises `StaleContext` if that time is
+        over, the parent has ended or another object has the name by now, `ConfigurationError` for a wrong value.
         """
         if isinstance(requires, str) or not isinstance(requires, Iterable):
             raise ConfigurationError("requires", requires, "must be a tuple of names")
@@ -45,7 +45,7 @@ class Contexts:
         if parent is not None and not isinstance(parent, SchedulingContext):
             raise ConfigurationError("parent", parent, "must be a SchedulingContext or None")
         if valid_until is not None:
-            check_seconds("valid_until", valid_until)
+            check_seconds("valid_until", valid_until, zero=True)
         core, now = self._dispatcher._step()
         version = None if isinstance(obj, ObjectRef) else integer_version(version_of(obj))
         context = core.begin(self, ObjectRef.of(obj), version, parent, valid_until, names, now)

@@ -39,8 +39,18 @@ T = TypeVar("T")
 # -- objects ------------------------------------------------------------------------------------------------------
 
 
+class _Derived:
+    """What follows from the fields of a ref, and is no field."""
+
+    __slots__ = ("lane", "plain")
+
+    lane: str
+    plain: bool
+    """True without a uid, and with a name that is known."""
+
+
 @dataclass(frozen=True, slots=True)
-class ObjectRef:
+class ObjectRef(_Derived):
     """Which object a call acts on: (group, kind, namespace, name). `uid` is a fence, not part of the identity.
 
     A name that ends with "*" stands for a name that the server will generate: each such call has a lane of its own.
@@ -51,9 +61,6 @@ class ObjectRef:
     namespace: str | None
     name: str
     uid: str | None = None
-    lane: str = field(init=False, repr=False, compare=False, default="")
-    plain: bool = field(init=False, repr=False, compare=False, default=False)
-    """True without a uid, and with a name that is known."""
 
     def __post_init__(self) -> None:
         for name in ("api_version", "kind", "name"):
@@ -67,6 +74,9 @@ class ObjectRef:
         group, slash, _ = self.api_version.rpartition("/")
         object.__setattr__(self, "lane", f"{group if slash else ''}/{self.kind}/{self.namespace or ''}/{self.name}")
         object.__setattr__(self, "plain", self.uid is None and not self.generated)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ObjectRef, dataclasses.astuple(self)
 
     @property
     def generated(self) -> bool:

@@ -312,13 +312,14 @@ class DispatcherConfig:
     unobserved_age: float = 300.0
 
     def __post_init__(self) -> None:
-        for name in ("capacity", "max_joined", "lane_capacity", "max_unobserved"):
+        for name in ("capacity", "lane_capacity", "max_unobserved"):
             check_count(f"DispatcherConfig.{name}", getattr(self, name))
+        check_count("DispatcherConfig.max_joined", self.max_joined, least=0)
+        check_seconds("DispatcherConfig.drain_timeout", self.drain_timeout, zero=True)
         for name in (
             "aging",
             "timeout",
             "attempt_timeout",
-            "drain_timeout",
             "hold_limit",
             "give_up",
             "blocking_threshold",

@@ -10,7 +10,7 @@ from asyncdispatch._core.executions import nanoseconds
 from asyncdispatch._core.idempotency import key_hash
 from asyncdispatch._core.lanes import CONTROL_FIELDS, with_fields_of
 from asyncdispatch._core.overlay import OwnWrite, integer_version
-from asyncdispatch._core.states import CREATE, DELAYED, NEVER, READ, Entry
+from asyncdispatch._core.states import CREATE, DELAYED, NEVER, READ, SECOND, Entry
 from asyncdispatch._core.waiting import Waiting
 from asyncdispatch.calls import Verdict, VerdictKind, identity_in
 from asyncdispatch.contexts import ContextOwner, SchedulingContext
@@ -95,7 +95,9 @@ class Knowing(Waiting):
             behind_create = behind_create or (call.effect is CREATE and other.phase is not DELAYED)
             if call.effect is CREATE or other.phase.flying:
                 continue
-            nameless = call.target.uid is None and current and not behind_create and call.effect is not READ
+            # Of a fenced call it may be that another object has the name now: who asks for no uid may have that one.
+            nameless = ref.uid is None and call.target.uid is None
+            nameless = nameless and current and not behind_create and call.effect is not READ
             if nameless or (uid is not None and call.target.uid == uid):
                 for handle in list(self.living(other)):
                     self._depart(handle, now, Cancelled, f"{ref} is gone")
@@ -184,8 +186,8 @@ class Knowing(Waiting):
             raise ConfigurationError("parent", parent, f"is of {ref} too, whose older contexts end now: give another")
         limit = nanoseconds(valid_until) if valid_until is not None else NEVER
         if limit <= now:
-            raise ConfigurationError(
-                "valid_until", valid_until, "is over already; give a time of the loop's clock to come"
+            raise StaleContext(
+                f"valid_until={valid_until!r} is over already, as it is {now / SECOND}: decide nothing more"
             )
         self.see(ref.lane, ref.uid, version, now)
         if ref.uid is not None and self.objects.uid_of(ref.lane) not in (None, ref.uid):
