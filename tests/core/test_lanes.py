@@ -376,3 +376,15 @@ def test_gone_cancels_what_waits_for_that_uid_but_never_a_create(effect: Effect)
     assert waiting.done() == (effect is not CREATE)
     assert not elsewhere.done()
     driver.finish()
+
+
+@pytest.mark.parametrize("uid", [None, "u1"])
+def test_gone_by_its_uid_says_nothing_of_who_asks_for_none(uid: str | None) -> None:
+    """It may be that another object has the name now, which will do for a call that names no uid."""
+    driver = Driver(DispatcherConfig(max_in_flight=1))
+    entry = driver.submit(target=pod("p", uid))
+    driver.start()
+    waiting = driver.submit(target=pod("p"))
+    driver.fail(entry, GONE)
+    assert waiting.done() == (uid is None)
+    driver.finish()
