@@ -112,6 +112,18 @@ async def test_a_dispatcher_that_is_never_free(server, cluster):
         assert nominated(server) is None
 
 
+async def test_behind_others_who_wait_for_room(server, cluster):
+    """More than a minute of others wait for room in a dispatcher that is full: the release is let in before them."""
+    full = DispatcherConfig(max_in_flight=4, capacity=20)
+    async with flooded(server, cluster, full, others(20, 1.0)) as (nominator, handle), asyncio.TaskGroup() as tasks:
+        waiting = [tasks.create_task(nominator.dispatcher.run(call)) for call in others(300, 1.0)[20:]]
+        assert (await handle.outcome()).state is S.EXPIRED
+        assert asyncio.get_running_loop().time() < 34
+        assert nominated(server) is None
+        for task in waiting:
+            task.cancel()
+
+
 @pytest.mark.parametrize("given", [None, 7])
 async def test_reads_before_a_write_are_as_urgent_as_the_pod(server, cluster, given):
     """Also where only a ref was given; what takes back is at the highest level of all."""

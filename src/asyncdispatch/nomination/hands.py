@@ -69,7 +69,7 @@ class Hands:
         return max(self.policy.call_timeout, self.policy.drain_timeout)
 
     async def _urgent(self, call: APICall[Json]) -> AnyOutcome:
-        """The outcome of a call that takes a hint back: where the dispatcher is full, it waits for room in its turn."""
+        """The outcome of a call that takes a hint back: where the dispatcher is full, it waits for room, by urgency."""
         try:
             return Succeeded(await self.dispatcher.run(call))
         except OutcomeError as error:
