@@ -87,6 +87,26 @@ async def test_lost_answers(how: str, applied: bool, server: EmbeddedAPIServer, 
     assert (await http.bind(binding())).status == (409 if applied else 201)
 
 
+async def test_a_body_that_is_too_large_is_a_request_like_others(server: EmbeddedAPIServer, http: Http) -> None:
+    """It is in the audit list, without its body, takes its time, and meets faults; other refusals come first."""
+    huge = "x" * (4 << 20)
+    server.latency = 2
+    server.fail(status=503)
+    replies = [await http("POST", PODS, huge, headers={"Audit-ID": str(number)}) for number in range(2)]
+    assert [reply.status for reply in replies] == [503, 413]
+    assert [reply.headers["Audit-ID"] for reply in replies] == ["0", "1"]
+    assert [(one.status, one.fault, one.verb, one.body) for one in server.audit] == [
+        (503, "fail 503", "create", None),
+        (413, None, "create", None),
+    ]
+    assert server.audit[1].finished == pytest.approx(server.audit[1].time + 2, abs=0.1)
+    server.put(pod())
+    assert (await http("DELETE", POD, huge)).status == 413
+    assert (await http("POST", f"{PODS}s", huge)).status == 404
+    server.tokens = {}
+    assert (await http("POST", PODS, huge)).status == 403
+
+
 async def test_latency_is_there_and_back(server: EmbeddedAPIServer, http: Http) -> None:
     server.latency = 2
     begun = now()

@@ -47,7 +47,7 @@ class Request:
     fault: str | None
     """Why the body is not JSON."""
     size: int
-    """Bytes of the body."""
+    """Bytes of the body. One above BODY_LIMIT may be unread: the body is then None."""
     agent: str
     target: Target | None
 
@@ -159,6 +159,8 @@ def _named(target: Target, body: Any) -> Target:
 
 
 def _json(request: Request) -> Any:
+    if request.size > BODY_LIMIT:
+        raise body_too_large(BODY_LIMIT)
     if request.fault is not None:
         raise bad_request(f"couldn't get version/kind; json parse error: {request.fault}")
     if request.body is None:
@@ -175,7 +177,7 @@ def _dry_run(query: Mapping[str, str]) -> bool:
 
 
 def _delete_options(request: Request) -> Json:
-    if request.body is not None:
+    if request.body is not None or request.size > BODY_LIMIT:
         body = _json(request)
         if not isinstance(body, dict):
             raise bad_request("the object provided is unrecognized (must be of type DeleteOptions)")
@@ -200,9 +202,7 @@ def _check_apply(request: Request) -> None:
 
 
 def _check_size(request: Request, target: Target) -> None:
-    """What a body of this size runs into: the request's limit, the kind's, or that of storage."""
-    if request.size > BODY_LIMIT:
-        raise body_too_large(BODY_LIMIT)
+    """What a body of this size runs into: the kind's limit, or that of storage."""
     limited = target.resource.kind in ("ConfigMap", "Secret") and not target.resource.group
     if limited and request.size > 1024 * 1024:
         cause = Cause("FieldValueTooLong", f"Too long: may not be more than {1024 * 1024} bytes", "[]")

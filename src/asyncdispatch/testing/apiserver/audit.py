@@ -26,7 +26,8 @@ class AuditRecord:
     user_agent: str
     content_type: str
     body: Any
-    """Decoded JSON; text if it is none; None for an empty one. Read only: it may share parts with what is stored."""
+    """Decoded JSON; text if it is none; None for an empty one, and for one above 3 MiB (answered 413 unread).
+    Read only: it may share parts with what is stored."""
     verb: str
     """create, get, list, watch, update, patch, delete, deletecollection, bind, evict, or "" for anything else."""
     api_version: str

@@ -22,7 +22,7 @@ from asyncdispatch.testing.apiserver.connections import Connection, CutError, Se
 from asyncdispatch.testing.apiserver.faults import FaultList, Plan, Seconds, draw
 from asyncdispatch.testing.apiserver.kinds import child
 from asyncdispatch.testing.apiserver.routing import route
-from asyncdispatch.testing.apiserver.status import StatusError, body_too_large
+from asyncdispatch.testing.apiserver.status import StatusError
 from asyncdispatch.testing.apiserver.watch import WatchStream
 
 log = logging.getLogger(__name__)
@@ -54,10 +54,11 @@ class Handler:
 
     async def handle(self, http: web.BaseRequest) -> web.StreamResponse:
         """One request, from its arrival to its answer."""
+        raw: bytes | None
         try:
             raw = await http.read()
         except (web.HTTPRequestEntityTooLarge, HttpProcessingError):
-            return _response(status_answer(body_too_large(BODY_LIMIT)))
+            raw = None
         request = self._decode(http, raw)
         user = self._access.user(http.headers.get("Authorization", ""), _certified(http))
         entry = _Entry(self._audit, _arrival(len(self._audit) + 1, http, request, user, self._time()))
@@ -82,13 +83,15 @@ class Handler:
         await _sleep(travel + plan.after)
         return await self._finish(http, entry, plan, result)
 
-    def _decode(self, http: web.BaseRequest, raw: bytes) -> Request:
-        body, fault = parsed(raw)
+    def _decode(self, http: web.BaseRequest, raw: bytes | None) -> Request:
+        """What was read; without `raw`, more than is ever read."""
+        body, fault = parsed(raw or b"")
+        size = BODY_LIMIT + 1 if raw is None else len(raw)
         content_type = http.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         target = self._api.locate(http.path)
         agent = http.headers.get("User-Agent", "")
         query = dict(http.query)
-        return Request(http.method, http.path, query, content_type, body, fault, len(raw), agent, target)
+        return Request(http.method, http.path, query, content_type, body, fault, size, agent, target)
 
     async def _carry_out(self, request: Request, user: str | None, entry: _Entry, plan: Plan) -> Result | None:
         """What the API makes of the request; None if a fault ends it before that."""
