@@ -7,7 +7,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from asyncdispatch import ConfigurationError
 from asyncdispatch.testing import AuditRecord, EmbeddedAPIServer
+from asyncdispatch.testing.apiserver.faults import Seconds
 from tests.testing.apiserver.support import POD, PODS, Http, binding, pod
 
 pytestmark = pytest.mark.looptime
@@ -128,11 +130,13 @@ async def test_requests_wait_side_by_side(server: EmbeddedAPIServer, http: Http)
     assert now() - begun == pytest.approx(0.05, abs=0.01)
 
 
-async def test_latency_may_be_drawn(server: EmbeddedAPIServer, http: Http) -> None:
-    """From random numbers with the server's seed: the same in every run."""
+def drawn(source: random.Random) -> float:
+    return source.uniform(1, 3)
 
-    def drawn(source: random.Random) -> float:
-        return source.uniform(1, 3)
+
+@pytest.mark.parametrize("drawn", [drawn, (1, 3)])
+async def test_latency_may_be_drawn(drawn: Seconds) -> None:
+    """By a function or evenly from a range, from random numbers with the server's seed: the same in every run."""
 
     async def times() -> list[float]:
         async with EmbeddedAPIServer(latency=drawn, seed=7) as one, aiohttp.ClientSession() as session:
@@ -143,6 +147,41 @@ async def test_latency_may_be_drawn(server: EmbeddedAPIServer, http: Http) -> No
     first = await times()
     assert first == await times()
     assert len(set(first)) > 1
+    assert all(1 <= seconds <= 3 for seconds in first)
+
+
+async def test_latency_may_be_said_by_a_function(server: EmbeddedAPIServer, http: Http) -> None:
+    """One that needs no argument is given none, also where it could take one; so too for a delay."""
+    turns = iter([1.0, 3.0])
+
+    def said(more: Any = 0.5) -> float:
+        return float(next(turns) + more)
+
+    server.latency = said
+    assert [(await http.get(PODS)).status for _ in range(2)] == [200, 200]
+    assert [round((one.finished or 0) - one.time, 1) for one in server.audit] == [1.5, 3.5]
+    server.latency = 0
+    server.delay(iter([4.0]).__next__, times=1)
+    assert (await http.get(PODS)).status == 200
+    assert round((server.audit[-1].finished or 0) - server.audit[-1].time, 1) == 4
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [-1, True, None, float("inf"), "slow", (1,), (1, 2, 3), (2, 1), (-1, 1), (0, "1"), [1, 2], lambda one, two: 1.0],
+)
+async def test_a_latency_that_is_no_time(seconds: Any, server: EmbeddedAPIServer) -> None:
+    """Is refused at once, and what was set stays."""
+    server.latency = 1
+    with pytest.raises(ConfigurationError) as caught:
+        server.latency = seconds
+    assert (caught.value.field, server.latency) == ("latency", 1)
+    assert "a pair (least, most)" in caught.value.remedy
+    with pytest.raises(ConfigurationError):
+        EmbeddedAPIServer(latency=seconds)
+    with pytest.raises(ConfigurationError):
+        server.delay(seconds)
+    assert server.faults == ()
 
 
 @pytest.mark.parametrize("applied", [False, True])
@@ -265,13 +304,13 @@ async def test_a_watch_can_fail_too(server: EmbeddedAPIServer, http: Http) -> No
         (lambda s: s.fail(method="FETCH"), "method: 'FETCH' "),
         (lambda s: s.drop(path="pods"), "path: 'pods' "),
         (lambda s: s.reset(when="always"), "when: 'always' "),
-        (lambda s: s.delay(-1), "seconds: -1 "),
-        (lambda s: s.delay(float("nan")), "seconds: nan "),
+        (lambda s: s.delay(-1), "seconds=-1: "),
+        (lambda s: s.delay(float("nan")), "seconds=nan: "),
         (lambda s: s.hook(None), "fn: None "),
         (lambda s: s.rate_limit(0), "qps: 0 "),
         (lambda s: s.rate_limit(5, burst=0), "burst: 0 "),
-        (lambda s: setattr(s, "latency", "slow"), "latency: 'slow' "),
-        (lambda s: setattr(s, "watch_lag", -1), "watch_lag: -1 "),
+        (lambda s: setattr(s, "latency", "slow"), "latency='slow': "),
+        (lambda s: setattr(s, "watch_lag", -1), "watch_lag=-1: "),
         (lambda s: EmbeddedAPIServer(watch_gone="maybe"), "watch_gone: 'maybe' "),
         (lambda s: EmbeddedAPIServer(watch_window=-1), "watch_window: -1 "),
         (lambda s: EmbeddedAPIServer(bookmark_interval=0), "bookmark_interval: 0 "),

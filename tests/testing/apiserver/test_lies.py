@@ -284,7 +284,7 @@ async def test_a_connection_that_its_client_has_just_closed(server: EmbeddedAPIS
     [
         (lambda s: s.lose_events(0), "times: 0 "),
         (lambda s: s.swap_events(type="CHANGED"), "type: 'CHANGED' "),
-        (lambda s: s.delay_events(-1), "seconds: -1 "),
+        (lambda s: s.delay_events(-1), "seconds=-1: "),
         (lambda s: s.chunk(0), "size: 0 "),
         (lambda s: s.cut(), "after: "),
         (lambda s: s.cut(after=1, within="ab"), "after: "),

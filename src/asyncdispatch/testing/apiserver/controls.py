@@ -20,9 +20,8 @@ from asyncdispatch.testing.apiserver.faults import (
     Seconds,
     Which,
     check_count,
-    check_seconds,
     check_times,
-    draw,
+    drawing,
 )
 from asyncdispatch.testing.apiserver.status import REASONS, Json, StatusError, default_message, failure
 from asyncdispatch.testing.apiserver.store import dumps
@@ -122,10 +121,10 @@ class FaultControls:
         self, seconds: Seconds, *, times: int | None = None, applied: bool = False, **which: Unpack[Which]
     ) -> Fault:
         """Wait before the request is carried out (a late write); with `applied`, after it (a late answer)."""
-        check_seconds("seconds", seconds)
+        draw = drawing("seconds", seconds)
 
         def strike(record: AuditRecord, plan: Plan) -> bool:
-            drawn = draw(seconds, self._fault_random)
+            drawn = draw(self._fault_random)
             plan.before += 0.0 if applied else drawn
             plan.after += drawn if applied else 0.0
             return True

@@ -7,17 +7,24 @@ answer add up; of those that end a request (failure, rate limit, closed or dark 
 from __future__ import annotations
 
 import fnmatch
+import inspect
 import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, cast
 
+from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.testing.apiserver.answers import Answer
 from asyncdispatch.testing.apiserver.audit import AuditRecord
 
-Seconds = float | Callable[[random.Random], float]
-"""Fixed, or drawn from the server's seeded random numbers."""
+Seconds = float | tuple[float, float] | Callable[[], float] | Callable[[random.Random], float]
+"""Fixed; drawn evenly from (least, most); or what a function says, which may draw from the Random that it is given.
+
+What is drawn comes from the server's seeded random numbers.
+"""
+Draw = Callable[[random.Random], float]
+_TIMES = "give seconds of at least 0, a pair (least, most) of them, or a function of nothing or of a Random"
 Predicate = Callable[[AuditRecord], bool]
 Hook = Callable[[AuditRecord], object]
 """What it returns is awaited if it can be, and means nothing otherwise."""
@@ -157,17 +164,44 @@ class Match:
         return self.when is None or bool(self.when(record))
 
 
-def check_seconds(field: str, seconds: Seconds) -> None:
-    """ValueError unless `seconds` is a time of at least 0 or a function that draws one."""
+def check_seconds(field: str, seconds: float) -> None:
+    """ConfigurationError unless `seconds` is a time of at least 0."""
+    if not _is_time(seconds):
+        raise ConfigurationError(field, seconds, "is no time; give seconds of at least 0")
+
+
+def drawing(field: str, seconds: Seconds) -> Draw:
+    """How to draw `seconds`; ConfigurationError if that can't be done. A negative draw counts as 0."""
     if callable(seconds):
-        return
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
-        raise ValueError(f"{field}: {seconds!r} is no time; give seconds of at least 0, or a function of a Random")
+        function = _of_a_random(field, seconds)
+        return lambda source: max(0.0, float(function(source)))
+    if _is_time(seconds):
+        fixed = float(cast(float, seconds))
+        return lambda source: fixed
+    if isinstance(seconds, tuple) and len(seconds) == 2:
+        least, most = seconds
+        if _is_time(least) and _is_time(most) and least <= most:
+            return lambda source: source.uniform(least, most)
+    raise ConfigurationError(field, seconds, f"is no time; {_TIMES}")
 
 
-def draw(seconds: Seconds, source: random.Random) -> float:
-    """A time: the fixed one, or one drawn; a negative draw counts as 0."""
-    return max(0.0, float(seconds(source))) if callable(seconds) else float(seconds)
+def _of_a_random(field: str, function: Callable[..., float]) -> Draw:
+    """`function` as one of a Random, which it is given only if it needs an argument."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some builtins do not say
+        return function
+    for arguments in ((), (random,)):
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            continue
+        return function if arguments else lambda source: function()
+    raise ConfigurationError(field, function, f"takes other arguments than a Random; {_TIMES}")
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
 def check_times(times: int | None) -> None:

@@ -19,7 +19,7 @@ from asyncdispatch.testing.apiserver.answers import Answer, status_answer
 from asyncdispatch.testing.apiserver.api import API, BODY_LIMIT, Request, Result
 from asyncdispatch.testing.apiserver.audit import AuditRecord
 from asyncdispatch.testing.apiserver.connections import Connection, CutError, Sender
-from asyncdispatch.testing.apiserver.faults import FaultList, Plan, Seconds, draw
+from asyncdispatch.testing.apiserver.faults import Draw, FaultList, Plan
 from asyncdispatch.testing.apiserver.kinds import child
 from asyncdispatch.testing.apiserver.routing import route
 from asyncdispatch.testing.apiserver.status import StatusError
@@ -38,7 +38,7 @@ class Handler:
         faults: FaultList,
         audit: list[AuditRecord],
         *,
-        latency: Seconds,
+        latency: Draw,
         seed: int,
         time: Callable[[], float],
     ) -> None:
@@ -74,7 +74,7 @@ class Handler:
         self, http: web.BaseRequest, request: Request, user: str | None, entry: _Entry
     ) -> web.StreamResponse:
         plan = self._faults.plan(entry.record) or Plan()
-        travel = draw(self.latency, self._random) / 2
+        travel = self.latency(self._random) / 2
         await _sleep(travel + plan.before)
         result = await self._carry_out(request, user, entry, plan)
         entry.landed(result, self._time())

@@ -18,7 +18,7 @@ from asyncdispatch.testing.apiserver.audit import AuditRecord
 from asyncdispatch.testing.apiserver.connections import Connection
 from asyncdispatch.testing.apiserver.controls import FaultControls
 from asyncdispatch.testing.apiserver.direct import DirectAccess
-from asyncdispatch.testing.apiserver.faults import Seconds, check_seconds
+from asyncdispatch.testing.apiserver.faults import Seconds, check_seconds, drawing
 from asyncdispatch.testing.apiserver.handler import Handler, parsed
 from asyncdispatch.testing.apiserver.reading import Reader
 from asyncdispatch.testing.apiserver.resources import Registry
@@ -46,8 +46,9 @@ class EmbeddedAPIServer(DirectAccess, FaultControls, WatchControls, ConnectionCo
     misbehaves on request (see FaultControls). All waiting is by the event loop's clock, so it runs under virtual time;
     only the timestamps in objects come from `now`.
 
-    `latency` is what every request takes, in seconds: half of it before the request is carried out
-    and half after. It may be a function that draws from the `random.Random` that it is given.
+    `latency` is what every request takes, in seconds: half of it before the request is carried out and half after. It
+    may be a pair (least, most) to draw from evenly, or a function: one that needs an argument is given a
+    `random.Random` to draw from.
     `seed` decides uids, generated names and what is drawn: the same seed and requests give the same answers.
     `namespaces` are there from the start, as are the two system priority classes.
     `auto_namespaces` makes a namespace when something is created in it, instead of answering 404.
@@ -57,7 +58,7 @@ class EmbeddedAPIServer(DirectAccess, FaultControls, WatchControls, ConnectionCo
     them, come every `bookmark_interval` seconds and before the end.
     `controllers` runs the controllers after every write, not only when `run_controllers` is called.
     `tls` makes it speak HTTPS, with certificates by an authority of its own (`ca_file`, `rotate_certificate`).
-    Bad options raise ValueError.
+    Bad options raise ValueError (times a ConfigurationError, which is one).
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class EmbeddedAPIServer(DirectAccess, FaultControls, WatchControls, ConnectionCo
         controllers: bool = False,
         now: Callable[[], datetime] = _wall_clock,
     ) -> None:
-        _check_options(latency, watch_window, watch_gone, watch_lag, bookmark_interval)
+        _check_options(watch_window, watch_gone, watch_lag, bookmark_interval)
         registry = Registry()
         store = Store(registry, seed=seed, window=watch_window, now=now, time=self._now)
         reader = Reader(store)
@@ -89,9 +90,9 @@ class EmbeddedAPIServer(DirectAccess, FaultControls, WatchControls, ConnectionCo
         self._access = Access()
         watches = WatchSettings(bookmark_interval, watch_gone, watch_list)
         api = self._api = API(registry, reader, writer, watches, self._now)
-        self._handler = Handler(
-            api, self._access, self._faults, self._audit, latency=latency, seed=seed, time=self._now
-        )
+        self._latency = latency
+        draw = drawing("latency", latency)
+        self._handler = Handler(api, self._access, self._faults, self._audit, latency=draw, seed=seed, time=self._now)
         WatchControls.__init__(self, store, self._handler.watches)
         watches.lies = self._lies
         self.watch_lag = watch_lag
@@ -184,12 +185,12 @@ class EmbeddedAPIServer(DirectAccess, FaultControls, WatchControls, ConnectionCo
     @property
     def latency(self) -> Seconds:
         """What every request takes, in seconds; may be set while the server runs."""
-        return self._handler.latency
+        return self._latency
 
     @latency.setter
     def latency(self, seconds: Seconds) -> None:
-        check_seconds("latency", seconds)
-        self._handler.latency = seconds
+        self._handler.latency = drawing("latency", seconds)
+        self._latency = seconds
 
     @property
     def tokens(self) -> dict[str, str] | None:
@@ -248,8 +249,7 @@ def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) 
     return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=BODY_LIMIT + 1)
 
 
-def _check_options(latency: Seconds, window: int, gone: str, lag: float, bookmarks: float) -> None:
-    check_seconds("latency", latency)
+def _check_options(window: int, gone: str, lag: float, bookmarks: float) -> None:
     check_seconds("watch_lag", lag)
     if isinstance(window, bool) or not isinstance(window, int) or window < 0:
         raise ValueError(f"watch_window: {window!r} is no number of changes; give an integer of at least 0")
