@@ -33,7 +33,8 @@ class Observing:
     def observe(self, obj: Any, *, fresh: bool = False) -> Any:
         """An object was seen: rebase waiting calls onto it, and return it as it is with our own writes.
 
-        Returns None if one of our writes deletes it. An older version than the one known changes nothing. `fresh` is
+        Returns None if one of our writes deletes it. A client model comes back as it is, or as JSON where a write of a
+        `Cluster` is to be shown in it. An older version than the one known changes nothing. `fresh` is
         the caller's word that it was read after every own write that has ended: those are settled by it. Raises
         `ConfigurationError` for what is no object.
         """

@@ -61,7 +61,7 @@ class Answers(Knowing):
             self._well(entry)
         self._calm()
         write = entry.call.effect is not READ
-        if write and entry.call._hooks and getattr(entry.call, "deletes", False):
+        if write and getattr(entry.call, "deletes", False):
             self.memory.forget_object(entry.call.target.lane)
         if entry.more is None:
             self._remove(entry, now)

@@ -37,7 +37,7 @@ from asyncdispatch.kubernetes.calls import refused
 from asyncdispatch.kubernetes.classification import classify_error
 from asyncdispatch.kubernetes.creation import Create
 from asyncdispatch.kubernetes.marks import is_dying
-from asyncdispatch.kubernetes.objects import Json, field_of
+from asyncdispatch.kubernetes.objects import Json, field_of, on_json
 from asyncdispatch.kubernetes.pods import PodBinding
 from asyncdispatch.kubernetes.transport import Transport, transport_error_of
 from asyncdispatch.verdicts import names_target
@@ -189,6 +189,12 @@ class TypedRequest(APICall[Answer]):
     request: Request
     repeatable: bool = True
     plural: str | None = None
+    removes: bool = False
+
+    @property
+    def deletes(self) -> bool:
+        """As of the calls of a `Cluster` that remove an object."""
+        return self.removes
 
     async def execute(self, attempt: Attempt) -> Answer:
         return await send(self.request, attempt)
@@ -222,13 +228,7 @@ class SettledRequest(TypedRequest):
     transport: Transport
     body: Json | None = None
     node: str | None = None
-    removes: bool = False
     doubtful: bool = False
-
-    @property
-    def deletes(self) -> bool:
-        """As of the calls of a `Cluster` that remove an object."""
-        return self.removes
 
     @property
     def _creates(self) -> bool:
@@ -275,6 +275,7 @@ class SettledRequest(TypedRequest):
             return Refused(ApiError(404, "NotFound", message, gone=True))
         return Applied(None) if is_dying(found) else Again(self)
 
+    @on_json
     def apply(self, obj: Any) -> Any:
         if self._creates:
             return self._create().apply(obj)

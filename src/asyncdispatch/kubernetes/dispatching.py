@@ -267,8 +267,9 @@ class _DispatchingRest:
             node = ObjectRef("v1", "Node", None, operation.node)
             fields["depends_on"] = (*fields.get("depends_on", ()), node)
             return SettledRequest(**fields, transport=self.transport, node=operation.node)
+        fields["removes"] = operation.removes
         if operation.removes and operation.repeatable:
-            return SettledRequest(**fields, transport=self.transport, removes=True)
+            return SettledRequest(**fields, transport=self.transport)
         if operation.effect is Effect.CREATE and isinstance(body, dict) and not operation.target.generated:
             if (mark := checked_key(fields.get("idempotency_key"))) is not None:
                 body = marked(body, mark, label=False)

@@ -5,9 +5,10 @@ A client model is accepted wherever a dict is: anything with an `attribute_map` 
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -15,7 +16,17 @@ from asyncdispatch.calls import ObjectRef, metadata_of
 from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.kubernetes.resources import check_segment
 
-__all__ = ["annotations_of", "checked_ref", "field_of", "node_name", "pod_ref", "priority_of", "timestamp", "to_json"]
+__all__ = [
+    "annotations_of",
+    "checked_ref",
+    "field_of",
+    "node_name",
+    "on_json",
+    "pod_ref",
+    "priority_of",
+    "timestamp",
+    "to_json",
+]
 
 Json = dict[str, Any]
 
@@ -28,6 +39,24 @@ def to_json(value: Any, label: str) -> Any:
         return json.loads(json.dumps(value, default=_plain, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(label, type(value).__name__, f"must be JSON or a client model: {error}") from error
+
+
+def on_json(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """An `apply` or `rebase_onto` for client models too: it is given their JSON.
+
+    A model that `apply` does not change stays as it is; one that it changes becomes JSON.
+    """
+
+    @functools.wraps(method)
+    def either(self: Any, obj: Any) -> Any:
+        if obj is None or isinstance(obj, dict) or not isinstance(getattr(obj, "attribute_map", None), Mapping):
+            return method(self, obj)
+        ref = ObjectRef.of(obj)  # items of a typed list do not say their kind
+        given = {"apiVersion": ref.api_version, "kind": ref.kind, **to_json(obj, "obj")}
+        after = method(self, given)
+        return obj if after == given else after
+
+    return either
 
 
 def _plain(value: Any) -> Any:

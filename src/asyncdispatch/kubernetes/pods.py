@@ -31,7 +31,7 @@ from asyncdispatch.kubernetes.conditions import (
     timed,
 )
 from asyncdispatch.kubernetes.marks import is_dying
-from asyncdispatch.kubernetes.objects import Json, annotations_of, field_of, node_name, pod_ref, to_json
+from asyncdispatch.kubernetes.objects import Json, annotations_of, field_of, node_name, on_json, pod_ref, to_json
 from asyncdispatch.kubernetes.transport import STRATEGIC_MERGE_PATCH
 
 __all__ = ["PodBinding", "PodStatusPatch"]
@@ -105,6 +105,7 @@ class PodBinding(KubernetesCall[str]):
             return Refused(self._conflict(f"decided on version {self.version}, but it is at {version_of(pod)}"))
         return Again(self)
 
+    @on_json
     def apply(self, obj: Any) -> Any:
         """The Pod as the server leaves it after the bind. A Pod that has a node or is being deleted stays as it is."""
         if not isinstance(obj, dict) or self._is_other(obj) or is_dying(obj) or field_of(obj, "spec", "nodeName"):
@@ -177,6 +178,7 @@ class PodStatusPatch(KubernetesCall[Json]):
     def is_noop(self) -> bool:
         return self.satisfied
 
+    @on_json
     def rebase_onto(self, observed: Any) -> Self:
         """This patch on the Pod as observed: its version or base if there is one to require, its transition times.
 
@@ -192,6 +194,7 @@ class PodStatusPatch(KubernetesCall[Json]):
             satisfied=self.done_in(observed),
         )
 
+    @on_json
     def apply(self, obj: Any) -> Any:
         if not isinstance(obj, dict) or self._is_other(obj) or self.done_in(obj):
             return obj

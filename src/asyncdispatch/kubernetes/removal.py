@@ -22,7 +22,7 @@ from asyncdispatch.calls import (
 from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.kubernetes.calls import KubernetesCall, refused
 from asyncdispatch.kubernetes.marks import is_dying
-from asyncdispatch.kubernetes.objects import Json, field_of, pod_ref, timestamp
+from asyncdispatch.kubernetes.objects import Json, field_of, on_json, pod_ref, timestamp
 from asyncdispatch.verdicts import names_target
 
 __all__ = ["PROPAGATION", "Delete", "Evict"]
@@ -107,6 +107,7 @@ class _Removal(KubernetesCall[Json | None]):
     def is_noop(self) -> bool:
         return self.satisfied
 
+    @on_json
     def apply(self, obj: Any) -> Any:
         """None where nothing keeps the object; else the object as it looks while it is dying."""
         if not isinstance(obj, dict) or self._is_other(obj):

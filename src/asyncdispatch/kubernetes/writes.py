@@ -20,7 +20,7 @@ from asyncdispatch.calls import (
 )
 from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.kubernetes.calls import KubernetesCall, refused
-from asyncdispatch.kubernetes.objects import Json, to_json
+from asyncdispatch.kubernetes.objects import Json, on_json, to_json
 from asyncdispatch.kubernetes.patches import Change, JsonPatch, change_of
 from asyncdispatch.kubernetes.resources import builtin
 
@@ -148,10 +148,12 @@ class Patch(_Write):
     def is_noop(self) -> bool:
         return self.satisfied
 
+    @on_json
     def rebase_onto(self, observed: Any) -> Self:
         """A patch made by a function is decided anew on the object as observed; a fixed one keeps what it requires."""
         return self.decided_on(observed) if self.decide is not None and self._whole(observed) else self
 
+    @on_json
     def apply(self, obj: Any) -> Any:
         """The object as the server leaves it, as far as that can be told: see `StrategicPatch`."""
         if not isinstance(obj, dict) or self._is_other(obj) or not self._on_object:
@@ -210,6 +212,7 @@ class Replace(_Write):
     def classify(self, attempt: Attempt, error: BaseException) -> Verdict | None:
         return self._settle_by_reading(super().classify(attempt, error))
 
+    @on_json
     def apply(self, obj: Any) -> Any:
         """What is wanted, with what stays the server's. An object of another version stays as it is."""
         if not isinstance(obj, dict) or self._is_other(obj) or not self._on_object or version_of(obj) != self.version:

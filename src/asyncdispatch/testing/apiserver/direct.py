@@ -103,8 +103,9 @@ class DirectAccess:
     def put(self, obj: Mapping[str, Any]) -> Json:
         """Store `obj` as it is, with its status and without checks, over what has its name; the way to set a scene.
 
-        uid, creationTimestamp and resourceVersion are the server's; an existing object keeps its uid. A namespace that
-        is missing is made. An object with a deletionTimestamp stays until it is deleted with grace period 0.
+        What it lacks of its kind's defaults is added, as by a create; a status that is given is taken as a whole. uid,
+        creationTimestamp and resourceVersion are the server's; an existing object keeps its uid. A namespace that is
+        missing is made. An object with a deletionTimestamp stays until it is deleted with grace period 0.
         """
         target = self._target(obj)
         self._ensure_namespace(target.resource, target.namespace)
@@ -119,8 +120,9 @@ class DirectAccess:
         metadata = {**copy.deepcopy(given), **stamped}
         if target.resource.namespaced:
             metadata["namespace"] = target.namespace
-        new = _lingering({**copy.deepcopy(dict(obj)), **head, "metadata": metadata})
-        return _copy(self._store.put(target.resource, new))
+        new = {**copy.deepcopy(dict(obj)), **head, "metadata": metadata}
+        created = target.resource.behaviour.prepare_create(new, self._store.timestamp())
+        return _copy(self._store.put(target.resource, _lingering(_over(created, new))))
 
     def create(self, obj: Mapping[str, Any]) -> Json:
         """As a POST would: defaults, admission and checks. StatusError if it is refused."""
@@ -262,6 +264,14 @@ class DirectAccess:
 
 def _namespace(resource: Resource, given: str | None) -> str:
     return (given or "default") if resource.namespaced else ""
+
+
+def _over(created: Json, given: Json) -> Json:
+    """An object as a create would store it, but with the fields of its spec, and the status, that were given."""
+    said = {"status": given["status"]} if given.get("status") is not None else {}
+    if "spec" in created:
+        said["spec"] = {**created["spec"], **mapping(given, "spec")}
+    return {**created, **said}
 
 
 def _lingering(obj: Json) -> Json:

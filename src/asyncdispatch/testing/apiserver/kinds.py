@@ -127,7 +127,8 @@ class NamespaceBehaviour(Behaviour):
     def prepare_create(self, obj: Json, now: str) -> Json:
         labels = {**(child(obj, "metadata", "labels") or {}), "kubernetes.io/metadata.name": obj["metadata"]["name"]}
         spec = {**mapping(obj, "spec"), "finalizers": ["kubernetes"]}
-        return {**obj, "metadata": {**obj["metadata"], "labels": labels}, "spec": spec, "status": {"phase": "Active"}}
+        status = {"phase": "Terminating" if "deletionTimestamp" in obj["metadata"] else "Active"}
+        return {**obj, "metadata": {**obj["metadata"], "labels": labels}, "spec": spec, "status": status}
 
     def prepare_update(self, new: Json, old: Json) -> Json:
         return {**new, "spec": old.get("spec", {})}
