@@ -33,6 +33,53 @@ async def test_put_sets_a_scene(server: EmbeddedAPIServer) -> None:
     assert int(second["metadata"]["resourceVersion"]) > int(first["metadata"]["resourceVersion"])
 
 
+async def test_put_adds_what_a_create_would(server: EmbeddedAPIServer) -> None:
+    """Whatever a kind's create sets is set by a put too, where the object does not say otherwise."""
+    budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "b"}, "spec": {}}
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "c"}, "spec": {}}
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n", "labels": {"a": "b"}}}
+    gated = pod("gated", schedulingGates=[{"name": "g"}])
+    server.admission.clear()  # which sets a Pod's priority, and is none of its defaults
+    for body in (pod(), gated, budget, claim, space, node("n1")):
+        put = server.put(body)
+        server.finish(put)
+        created = server.create(body)
+        for each in (put, created):
+            for field in ("uid", "resourceVersion"):
+                del each["metadata"][field]
+        assert put == created | ({"status": body["status"]} if "status" in body else {})
+
+
+async def test_a_replace_may_leave_out_what_is_the_default(server: EmbeddedAPIServer, http: Http) -> None:
+    """What is missing there is the default, not a change; a change to the default is one."""
+    server.put(pod())
+    assert (await http.put(POD, pod(labels={"a": "b"}))).status == 200
+    assert server.get("Pod", "web")["spec"]["restartPolicy"] == "Always"
+    server.put(pod(restartPolicy="Never"))
+    assert (await http.put(POD, pod())).status == 422
+
+
+async def test_put_says_otherwise(server: EmbeddedAPIServer) -> None:
+    """Fields of the spec that are given stay, and so does the whole status."""
+    put = server.put(pod(restartPolicy="Never") | {"status": {"message": "m"}})
+    assert (put["spec"]["restartPolicy"], put["spec"]["dnsPolicy"]) == ("Never", "ClusterFirst")
+    assert put["status"] == {"message": "m"}
+    server.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}, "spec": {"finalizers": []}})
+    assert server.delete("Namespace", "n") is None
+
+
+async def test_a_namespace_that_was_put_ends_as_any_other(server: EmbeddedAPIServer, http: Http) -> None:
+    """Deleted or put as dying, it stays, is Terminating, and refuses creates."""
+    space: dict[str, Any] = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "deleted"}}
+    server.put(space)
+    server.delete("Namespace", "deleted")
+    server.put(space | {"metadata": {"name": "dying", "deletionTimestamp": "2030-01-01T00:00:00Z"}})
+    for name in ("deleted", "dying"):
+        assert server.get("Namespace", name)["status"] == {"phase": "Terminating"}
+        reply = await http.post(f"/api/v1/namespaces/{name}/configmaps", {"metadata": {"name": "c"}})
+        assert (reply.status, reply.json["details"]["causes"][0]["reason"]) == (403, "NamespaceTerminating")
+
+
 async def test_what_goes_in_and_out_is_not_shared(server: EmbeddedAPIServer) -> None:
     body = pod(labels={"a": "b"})
     made = server.create(body)

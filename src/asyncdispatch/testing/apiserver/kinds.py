@@ -210,6 +210,10 @@ class PodBehaviour(Behaviour):
             causes.append(Cause.invalid("spec.nodeName", node, fault))
         return causes
 
+    def prepare_update(self, new: Json, old: Json) -> Json:
+        # Defaults are set whenever a body is read: what a PUT leaves out has not changed.
+        return {**new, "spec": {**_POD_DEFAULTS, **mapping(new, "spec")}}
+
     def check_update(self, new: Json, old: Json) -> list[Cause]:
         fresh, stored = mapping(new, "spec"), mapping(old, "spec")
         if fresh == stored:
