@@ -133,8 +133,10 @@ async def test_the_view_of_objects(server: EmbeddedAPIServer) -> None:
 async def test_kinds_that_two_groups_share(server: EmbeddedAPIServer) -> None:
     server.put({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "a"}})
     server.put({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "b"}})
-    keys = [key for key in server.objects if key[0].startswith("Event")]
-    assert keys == [("Event", "default", "a"), ("Event.events.k8s.io", "default", "b")]
+    server.register("example.com/v1", "Pod", "pods")
+    server.put(pod() | {"apiVersion": "example.com/v1"})
+    keys = [key for key in server.objects if key[0].startswith(("Event", "Pod"))]
+    assert keys == [("Event", "default", "a"), ("Event", "default", "b"), ("Pod.example.com", "default", "web")]
     assert all(server.objects[key] for key in keys)
 
 

@@ -387,6 +387,80 @@ async def test_field_selectors(selector: str, found: list[str], server: Embedded
     assert await names(http, fieldSelector=selector) == found
 
 
+OLD_EVENTS = "/api/v1/namespaces/default/events"
+NEW_EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
+SAME_IN_BOTH = {
+    "metadata": {"name": "e", "namespace": "default"},
+    "reason": "Scheduled",
+    "type": "Normal",
+    "action": "Binding",
+    "eventTime": "2030-01-01T00:00:00.000000Z",
+    "reportingInstance": "me-1",
+    "series": {"count": 2, "lastObservedTime": "2030-01-01T00:00:01.000000Z"},
+    "related": {"kind": "Node", "name": "n1"},
+}
+OLD_EVENT = SAME_IN_BOTH | {
+    "involvedObject": {"kind": "Pod", "name": "web"},
+    "message": "to n1",
+    "reportingComponent": "me",
+}
+OLD_FIELDS = {
+    "source": {"component": "me"},
+    "firstTimestamp": "2030-01-01T00:00:00Z",
+    "lastTimestamp": "2030-01-01T00:00:01Z",
+    "count": 2,
+}
+NEW_EVENT = SAME_IN_BOTH | {
+    "regarding": {"kind": "Pod", "name": "web"},
+    "note": "to n1",
+    "reportingController": "me",
+}
+DEPRECATED_FIELDS = {
+    "deprecatedSource": {"component": "me"},
+    "deprecatedFirstTimestamp": "2030-01-01T00:00:00Z",
+    "deprecatedLastTimestamp": "2030-01-01T00:00:01Z",
+    "deprecatedCount": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "event", "other_path", "other_event", "about", "version"),
+    [
+        (
+            *(OLD_EVENTS, OLD_EVENT | OLD_FIELDS, NEW_EVENTS, NEW_EVENT | DEPRECATED_FIELDS),
+            *("regarding.name=web,reportingController=me", "events.k8s.io/v1"),
+        ),
+        (NEW_EVENTS, NEW_EVENT, OLD_EVENTS, OLD_EVENT, "involvedObject.name=web,reportingComponent=me", "v1"),
+    ],
+)
+async def test_events_of_both_groups_are_the_same(
+    path: str, event: Any, other_path: str, other_event: Any, about: str, version: str, http: Http
+) -> None:
+    """What is written as one is read, listed, watched, changed and deleted as the other, which has its own names."""
+    async with http.watch(other_path, fieldSelector=about) as seen:
+        made = (await http.post(path, event)).json
+        read = (await http.get(f"{other_path}/e")).json
+        assert read == other_event | {"apiVersion": version, "kind": "Event", "metadata": made["metadata"]}
+        assert await seen.next() == ("ADDED", read)
+        assert (await http.post(other_path, other_event)).status == 409
+        changed = (await http.patch(f"{other_path}/e", {"reason": "Changed"})).json
+        assert await seen.next() == ("MODIFIED", changed)
+        assert (await http.get(f"{path}/e")).json == made | {"reason": "Changed", "metadata": changed["metadata"]}
+        assert await names(http, other_path, fieldSelector=about) == ["e"]
+        assert (await http.delete(f"{path}/e")).status == 200
+        kind, last = await seen.next()
+        assert (kind, last["reason"], last["apiVersion"]) == ("DELETED", "Changed", version)
+        assert await names(http, path) == await names(http, other_path) == []
+
+
+async def test_events_of_both_groups_end_with_their_namespace(server: EmbeddedAPIServer) -> None:
+    server.put({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e", "namespace": "old"}})
+    server.delete("Namespace", "old")
+    server.run_controllers()
+    assert server.find("Namespace", "old") is None
+    assert server.objects.of("Event") == server.objects.of("Event.events.k8s.io") == []
+
+
 async def test_events_are_found_by_what_they_are_about(server: EmbeddedAPIServer, http: Http) -> None:
     for name, about in (("e1", "web"), ("e2", "db")):
         event = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": name}}

@@ -15,6 +15,7 @@ from asyncdispatch.testing.apiserver.kinds import (
     PhaseBehaviour,
     PodBehaviour,
 )
+from asyncdispatch.testing.apiserver.status import Json
 
 Path = tuple[str, ...]
 
@@ -46,6 +47,10 @@ class Resource:
     """Field selectors besides metadata.name and metadata.namespace, and where their values are."""
     behaviour: Behaviour = Behaviour()
     subresources: tuple[str, ...] = ()
+    view_of: tuple[str, str, str] | None = None
+    """Group, version and plural of another resource whose objects this one shows as its own: they are the same."""
+    renamed: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Fields that are called otherwise there, and how."""
 
     @property
     def api_version(self) -> str:
@@ -83,6 +88,24 @@ _EVENT_FIELDS: Mapping[str, Path] = {
     "reason": ("reason",),
     "reportingComponent": ("reportingComponent",),
     "source": ("source", "component"),
+    "type": ("type",),
+}
+_NEW_EVENT_NAMES: Mapping[str, str] = {
+    "regarding": "involvedObject",
+    "note": "message",
+    "reportingController": "reportingComponent",
+    "deprecatedSource": "source",
+    "deprecatedFirstTimestamp": "firstTimestamp",
+    "deprecatedLastTimestamp": "lastTimestamp",
+    "deprecatedCount": "count",
+}
+_NEW_EVENT_FIELDS: Mapping[str, Path] = {
+    **{
+        f"regarding.{part}": ("regarding", part)
+        for part in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+    },
+    "reason": ("reason",),
+    "reportingController": ("reportingController",),
     "type": ("type",),
 }
 
@@ -137,7 +160,13 @@ def builtin() -> tuple[Resource, ...]:
         Resource("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False, generation=True),
         Resource("batch", "v1", "Job", "jobs", status=True, generation=True),
         Resource("apps", "v1", "Deployment", "deployments", status=True, generation=True),
-        Resource("events.k8s.io", "v1", "Event", "events", create_on_update=True),
+        Resource(
+            *("events.k8s.io", "v1", "Event", "events"),
+            create_on_update=True,
+            selectable=_NEW_EVENT_FIELDS,
+            view_of=("", "v1", "events"),
+            renamed=_NEW_EVENT_NAMES,
+        ),
     )
 
 
@@ -147,6 +176,7 @@ class Registry:
     def __init__(self) -> None:
         self._by_path: dict[tuple[str, str, str], Resource] = {}
         self._by_kind: dict[str, list[Resource]] = {}
+        self._others: dict[Resource, tuple[Resource, Mapping[str, str]]] = {}
         for resource in builtin():
             self.add(resource)
 
@@ -161,9 +191,20 @@ class Registry:
             )
         self._by_path[key] = resource
         self._by_kind.setdefault(resource.kind, []).append(resource)
+        if resource.view_of is not None:
+            other = self._by_path[resource.view_of]
+            self._others[resource] = other, resource.renamed
+            self._others[other] = resource, {theirs: own for own, theirs in resource.renamed.items()}
 
     def at(self, group: str, version: str, plural: str) -> Resource | None:
         return self._by_path.get((group, version, plural))
+
+    def other_view(self, resource: Resource, obj: Json) -> tuple[Resource, Json] | None:
+        """The resource that shows the same objects, and `obj` as it does; None for nearly all."""
+        if (found := self._others.get(resource)) is None:
+            return None
+        other, names = found
+        return other, {names.get(key, key): value for key, value in obj.items()} | {"apiVersion": other.api_version}
 
     def named(self, kind: str, api_version: str | None = None) -> Resource:
         """The resource of a kind (`Pod`, or `Job.batch` where two groups share a kind).

@@ -140,9 +140,10 @@ class Store:
         return table.objects.get((namespace, name)) if table else None
 
     def all(self) -> Iterator[Stored]:
-        """Every object of every resource, in order of creation within a resource."""
-        for table in self._tables.values():
-            yield from table.objects.values()
+        """Every object of every resource, once, in order of creation within a resource."""
+        for resource, table in self._tables.items():
+            if resource.view_of is None:
+                yield from table.objects.values()
 
     def uid(self) -> str:
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
@@ -161,19 +162,15 @@ class Store:
         """Write `obj` under a new version, whatever was there before."""
         metadata = obj["metadata"]
         key = (str(metadata.get("namespace", "")) if resource.namespaced else "", str(metadata["name"]))
-        table = self.table(resource)
         stored = self._next(resource, key, obj)
-        before = table.objects.get(key)
-        table.objects[key] = stored
-        self._record(table, Change(stored.version, before, stored, False, self._time()))
+        self._record(stored, deleted=False)
         return stored
 
     def remove(self, stored: Stored, last: Json | None = None) -> Stored:
         """End an object; its last state (`last`, or as it was) carries the version of the deletion."""
-        table = self.table(stored.resource)
-        before = table.objects.pop(stored.key)
+        before = self.table(stored.resource).objects[stored.key]
         ended = self._next(stored.resource, stored.key, before.obj if last is None else last)
-        self._record(table, Change(ended.version, before, ended, True, self._time()))
+        self._record(ended, deleted=True)
         return ended
 
     def unseen(self, change: Change, now: float) -> bool:
@@ -207,12 +204,25 @@ class Store:
         metadata = {**obj["metadata"], "resourceVersion": str(self.version)}
         return Stored(resource, key, {**obj, "metadata": metadata}, self.version)
 
-    def _record(self, table: Table, change: Change) -> None:
-        table.changes.append(change)
+    def _record(self, stored: Stored, *, deleted: bool) -> None:
+        """Note a write for its resource, and for the one that shows the same objects, under the same version."""
+        self._note(stored, deleted)
+        if (other := self.registry.other_view(stored.resource, stored.obj)) is not None:
+            resource, obj = other
+            self._note(Stored(resource, stored.key, obj, stored.version), deleted)
+        self.written()
+
+    def _note(self, stored: Stored, deleted: bool) -> None:
+        table = self.table(stored.resource)
+        before = table.objects.get(stored.key)
+        if deleted:
+            del table.objects[stored.key]
+        else:
+            table.objects[stored.key] = stored
+        table.changes.append(Change(stored.version, before, stored, deleted, self._time()))
         table.forget(len(table.changes) - self._window)
         for listener in tuple(table.listeners):
             listener()
-        self.written()
 
 
 def format_time(moment: datetime) -> str:
