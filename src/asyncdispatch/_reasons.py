@@ -76,8 +76,7 @@ def hold_of(core: Machine, entry: Entry) -> Hold | None:
     """Whom it waits for, or would as soon as it is its turn."""
     if entry.more is not None and entry.more.hold is not None:
         return entry.more.hold
-    scope = core.executable(entry).scope
-    return core.holds.get(("call", entry.ticket) if scope is None else scope)
+    return core.holds.get(core.hold_scope(entry))
 
 
 def explain(core: Machine, entry: Entry, reason: str, now: int) -> str:

@@ -209,7 +209,8 @@ class Verdict:
     """How an error was classified.
 
     `maybe_applied`: the request may have changed the object. `retry_after`: seconds that the server asked for.
-    `scope`: what LATER and HOLD wait by (a quota in a namespace, a cluster's credentials); None: the call alone.
+    `scope`: what LATER and HOLD wait by (a quota in a namespace, a cluster's credentials). None: LATER waits alone,
+    HOLD by the call's own scope, or with its flow if it has none.
     """
 
     kind: VerdictKind

@@ -389,17 +389,26 @@ def test_a_hold_keeps_its_time_over_probes() -> None:
     driver.finish()
 
 
-def test_a_scope_of_its_own_for_a_call_without_one() -> None:
-    """R4: a call that names no credentials holds nobody but itself; a verdict may name whom else it concerns."""
+def test_calls_without_a_scope_are_held_with_their_flow() -> None:
+    """R4, case J3: a flow that names no credentials has one probe, and holds no other; a verdict may name whom else."""
     driver = Driver()
-    alone, other = many(driver, 2)
+    first, second = many(driver, 2)
+    (elsewhere,) = many(driver, 1, flow="elsewhere")
     driver.start()
-    driver.fail(alone, HOLD)
-    assert driver.start() is other
-    driver.fail(other, HOLD, scope="cluster")
+    driver.fail(first, HOLD)
+    assert driver.start() is elsewhere
+    assert driver.start() is None
+    assert second.state is CallState.HELD
+    driver.fail(elsewhere, HOLD, scope="cluster")
     (newcomer,) = many(driver, 1, scope="cluster")
     assert driver.start() is None
     assert newcomer.state is CallState.HELD
+    driver.advance(0.5)
+    probes = driver.start_all()
+    assert len(probes) == 2
+    for probe in probes:
+        driver.succeed(probe)
+    assert len(driver.start_all()) == 2
     driver.finish()
 
 

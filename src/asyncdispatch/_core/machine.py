@@ -213,7 +213,7 @@ class Machine(Joining):
         if self._expire_handles(entry, now, now) or self._too_late(entry, now):
             return False
         if self.holds:
-            hold = self.holds.get(self._hold_scope(entry))
+            hold = self.holds.get(self.hold_scope(entry))
             if hold is not None and hold.probe is not entry:
                 self.ordering.remove(entry)
                 self._hold(entry, hold, now)

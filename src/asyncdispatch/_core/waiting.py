@@ -29,7 +29,7 @@ class Waiting(Endings):
         if kind is None:
             self.place(entry, now)
         elif kind is VerdictKind.HOLD:
-            scope = failure.verdict.scope if failure.verdict.scope is not None else self._hold_scope(entry)
+            scope = failure.verdict.scope if failure.verdict.scope is not None else self.hold_scope(entry)
             hold = self.holds.get(scope)
             if hold is None:
                 hold = self.holds[scope] = Hold(scope, now)
@@ -103,9 +103,10 @@ class Waiting(Endings):
 
     # -- refused credentials (rule R4) --------------------------------------------------------------------------------
 
-    def _hold_scope(self, entry: Entry) -> Hashable:
+    def hold_scope(self, entry: Entry) -> Hashable:
+        """Whose credentials it uses. Who does not say so is taken to share them with the rest of its flow."""
         scope = self.executable(entry).scope
-        return ("call", entry.ticket) if scope is None else scope
+        return ("flow", entry.flow.name) if scope is None else scope
 
     def _hold(self, entry: Entry, hold: Hold, now: int) -> None:
         entry.move(HELD)
