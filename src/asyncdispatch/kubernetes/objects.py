@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from asyncdispatch.calls import ObjectRef, metadata_of
 from asyncdispatch.errors import ConfigurationError
@@ -30,6 +30,8 @@ __all__ = [
 
 Json = dict[str, Any]
 
+Method = TypeVar("Method", bound=Callable[[Any, Any], Any])
+
 _DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
@@ -41,7 +43,7 @@ def to_json(value: Any, label: str) -> Any:
         raise ConfigurationError(label, type(value).__name__, f"must be JSON or a client model: {error}") from error
 
 
-def on_json(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def on_json(method: Method) -> Method:
     """An `apply` or `rebase_onto` for client models too: it is given their JSON.
 
     A model that `apply` does not change stays as it is; one that it changes becomes JSON.
@@ -56,7 +58,7 @@ def on_json(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         after = method(self, given)
         return obj if after == given else after
 
-    return either
+    return cast("Method", either)
 
 
 def _plain(value: Any) -> Any:
