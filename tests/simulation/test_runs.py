@@ -72,7 +72,7 @@ def everything() -> History:
         renew_deadline=1.0,
         renew_every=0.3,
     )
-    run = simulate(scenario, 2)
+    run = simulate(scenario, 9)
     assert run.violations == []
     return run.history
 
