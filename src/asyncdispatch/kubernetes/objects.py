@@ -17,6 +17,7 @@ from asyncdispatch.errors import ConfigurationError
 from asyncdispatch.kubernetes.resources import check_segment
 
 __all__ = [
+    "DNS_SUBDOMAIN",
     "annotations_of",
     "checked_ref",
     "field_of",
@@ -32,7 +33,7 @@ Json = dict[str, Any]
 
 Method = TypeVar("Method", bound=Callable[[Any, Any], Any])
 
-_DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
 def to_json(value: Any, label: str) -> Any:
@@ -139,7 +140,7 @@ def node_name(node: Any, label: str = "node") -> str:
         name = node
     else:
         name = field_of(metadata_of(node), "name")
-    if not isinstance(name, str) or len(name) > 253 or not _DNS_SUBDOMAIN.fullmatch(name):
+    if not isinstance(name, str) or len(name) > 253 or not DNS_SUBDOMAIN.fullmatch(name):
         shown = name if isinstance(name, str) else type(node).__name__
         remedy = "must be a node's name: lower-case letters, digits, '-' and '.', at most 253 of them"
         raise ConfigurationError(label, shown, remedy)

@@ -11,7 +11,7 @@ from typing import Any
 from asyncdispatch.calls import ObjectRef, version_of
 from asyncdispatch.config import check_count, check_seconds
 from asyncdispatch.errors import ConfigurationError
-from asyncdispatch.kubernetes.objects import field_of, node_name, pod_ref, priority_of, to_json
+from asyncdispatch.kubernetes.objects import DNS_SUBDOMAIN, field_of, node_name, pod_ref, priority_of, to_json
 from asyncdispatch.nomination.states import NominationState
 from asyncdispatch.nomination.views import requests_of
 from asyncdispatch.rollout.rules import bucket_of, share_of
@@ -25,11 +25,10 @@ MAX_NAME = 128
 """Characters of an id and of an algorithm's version."""
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DNS = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_REPORTER = re.compile(rf"({_SUBDOMAIN.pattern}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
+_REPORTER = re.compile(rf"({DNS_SUBDOMAIN.pattern}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
 _OBJECT_NAMES = (
     ("namespaces", _LABEL, 63, "a namespace's name: lower-case letters, digits and '-'"),
-    ("priority_classes", _SUBDOMAIN, 253, "a PriorityClass's name: lower-case letters, digits, '-' and '.'"),
+    ("priority_classes", DNS_SUBDOMAIN, 253, "a PriorityClass's name: lower-case letters, digits, '-' and '.'"),
 )
 
 
