@@ -43,11 +43,9 @@ class Observing:
         newest, writes = core.observe(ref, integer_version(version_of(obj)), _deleting(obj), fresh, now)
         if newest:
             self._rebase(core, ref, obj, now)
-        elif self._replaced(core, ref) and any(write.call.effect is CREATE for write in writes):
-            shown = self._show(core, None, None, writes, now, ref.lane, newest=False)  # its successor, which is ours
-            self._flush()
-            return shown
-        shown = self._show(core, ref, obj, writes, now, newest=newest)
+        # What we have made anew is not shown on what was there before.
+        anew = not newest and self._replaced(core, ref) and any(write.call.effect is CREATE for write in writes)
+        shown = self._show(core, None if anew else ref, None if anew else obj, writes, now, ref.lane, newest=newest)
         self._flush()
         return shown
 
